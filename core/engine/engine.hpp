@@ -1,0 +1,129 @@
+// Engine: one loaded model that answers requests. The only room that knows all the others.
+//
+// Requests come from any thread; one engine thread schedules, runs steps and calls back. Under one
+// engine every running sequence shares each step (continuous batching); prompts are cut into chunks
+// under the token budget; when the KV cache is full the youngest sequence gives its blocks back and
+// is recomputed later.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/model/checkpoint.hpp"
+#include "core/model/config.hpp"
+#include "core/plugin_host/format_plan.hpp"
+#include "core/plugin_host/plugin_host.hpp"
+#include "core/sampling/params.hpp"
+#include "core/tokenizer/tokenizer.hpp"
+
+namespace qengine {
+
+struct EngineOptions {
+  std::filesystem::path model;
+  std::filesystem::path tokenizer;      // empty: the model's
+  PluginHostOptions plugins;
+  FormatOptions format;
+  std::string device = "auto";
+  std::string dtype = "auto";
+  std::string kv_cache_dtype = "auto";  // auto bfloat16 float16 float32 fp8 fp8_e4m3 fp8_e5m2
+  std::string kv_plugin;
+  std::int64_t kv_cache_memory_bytes = 0;  // 0: serving.md 1.3's rule
+  std::int64_t max_model_len = 0;          // 0: from config.json
+  std::int64_t max_num_seqs = 0;           // 0: default
+  std::int64_t max_num_batched_tokens = 0;
+  std::int32_t block_size = 16;
+  bool chunked_prefill = true;
+  bool prefix_caching = true;
+  std::uint64_t seed = 0;
+  int threads = 0;
+  bool exact = false;
+  bool need_tokenizer = true;  // false: only token ids go in and out
+  // 0..1 while loading; may be empty.
+  std::function<void(double fraction, const std::string& what)> progress;
+};
+
+enum class FinishReason { kNone, kStop, kLength, kAborted, kError };
+const char* to_string(FinishReason);  // "stop", "length", "abort", "error"
+
+struct TokenLogprob {
+  std::int32_t id = 0;
+  float logprob = 0;
+};
+
+// What one step gave one sequence. Called on the engine thread: must not block.
+struct Output {
+  std::int32_t token = -1;  // -1: no token in this event (abort, error, prompt logprobs)
+  std::string text;         // whole characters that may be shown now; stop strings never leak
+  float logprob = 0;
+  std::vector<TokenLogprob> top;  // best first, as many as asked for
+  FinishReason finish = FinishReason::kNone;
+  std::string stop_reason;        // the stop string or token id that hit
+  std::string error;
+  bool stop_token = false;        // `token` is an end or stop token: its text is not shown
+  // First event only, when prompt_logprobs was asked for: [prompt_len], entry 0 empty.
+  std::vector<std::vector<TokenLogprob>> prompt_logprobs;
+  std::int32_t cached_tokens = 0;
+};
+
+struct Request {
+  std::vector<std::int32_t> prompt;  // not empty
+  SamplingParams sampling;
+  std::string cache_salt;
+  std::function<void(const Output&)> on_output;
+};
+
+using RequestId = std::uint64_t;
+
+struct EngineStats {
+  std::int64_t running = 0, waiting = 0, kv_blocks_total = 0, kv_blocks_used = 0, preemptions = 0;
+  std::int64_t prompt_tokens = 0, generated_tokens = 0, steps = 0, prefix_queries = 0, prefix_hits = 0;
+};
+
+struct MemoryReport {
+  std::uint64_t weights_bytes = 0, kv_bytes = 0, workspace_bytes = 0, peak_rss_bytes = 0;
+};
+
+class Engine {
+ public:
+  // Throws Error. The engine thread starts with the first submit.
+  static std::unique_ptr<Engine> load(const EngineOptions& options);
+  ~Engine();  // aborts what still runs
+
+  const ModelConfig& config() const;
+  std::shared_ptr<const Tokenizer> tokenizer() const;  // null when not needed and absent
+  const FormatPlan& format() const;
+  const PluginHost& plugins() const;
+  const EngineOptions& options() const;  // with every default filled in
+  std::int64_t max_model_len() const;
+  double load_seconds() const;
+  MemoryReport memory() const;
+  EngineStats stats() const;  // [any]
+  Json kv_report() const;     // {"plugin","dtype","bytes_per_token","scale_source"}
+
+  // [any thread]. Throws Error E502 when prompt + max_tokens does not fit, E1xx for bad parameters.
+  RequestId submit(Request request);
+  void cancel(RequestId id);  // its last Output has FinishReason::kAborted; unknown ids are ignored
+
+  // Convenience: submit and wait; outputs in order. `stop` (may be null) cancels when set.
+  std::vector<std::vector<Output>> generate(std::vector<Request> requests, const std::atomic<bool>* stop = nullptr);
+
+  // Logits of every position of one sequence, rows handed out in order: sink(position, row [V]).
+  // Goes through the same layers and KV cache as a request, in chunks. Not while requests run.
+  void all_logits(std::span<const std::int32_t> ids,
+                  const std::function<void(std::int64_t position, std::span<const float> logits)>& sink);
+
+  struct Impl;
+
+ private:
+  explicit Engine(std::unique_ptr<Impl>);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace qengine

@@ -1,0 +1,83 @@
+// Checkpoint: the files of one model, opened and checked, their tensors by name.
+//
+// A safetensors folder (single or sharded) and a GGUF file (single or split) look the same from
+// here: tensors carry Hugging Face names (formats.md 2.5, 9.5), `config()` is config.json or its
+// equivalent made from GGUF metadata. A GGUF tensor keeps its raw blocks: dtype QE_GGML + type id,
+// shape [N, K] in elements, rows in the file's order (llama-arch attn_q / attn_k rows are permuted
+// there; the plugin undoes that by role). Nothing here knows what a quantization format means.
+//
+// Every check of formats.md 1.3 and 9.1 has passed once open() returns; no byte of tensor data has
+// been read. Files are untrusted: sizes are bounded by the file, never by what it claims.
+//
+// Thread-safe after open (all const).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace qengine {
+
+using Json = nlohmann::ordered_json;
+
+// One tensor as it lies in a file.
+struct Tensor {
+  std::string name;       // Hugging Face name, prefixes such as "language_model." stripped
+  std::string file_name;  // as spelled in the file (GGUF: "blk.0.attn_q.weight")
+  std::int32_t dtype = 0;  // QE_F32 ... or QE_GGML + type id
+  std::vector<std::int64_t> shape;
+  int file = 0;              // index into files()
+  std::uint64_t offset = 0;  // of its first byte in that file
+  std::uint64_t bytes = 0;
+};
+
+// "BF16", "F8_E4M3", "Q4_K", ...; "dtype 99" when unknown.
+std::string dtype_name(std::int32_t dtype);
+
+class Checkpoint {
+ public:
+  enum class Kind { kSafetensors, kGguf, kConfigOnly };
+
+  // `model`: a folder, a .gguf file, or (with config_only) a folder or config.json whose weights are
+  // not looked at. Throws Error E2xx naming file, tensor or field.
+  static std::shared_ptr<const Checkpoint> open(const std::filesystem::path& model, bool config_only = false);
+  // For shapes from a table and for tests: no files at all.
+  static std::shared_ptr<const Checkpoint> from_config(Json config, Json quant_config = nullptr);
+
+  virtual ~Checkpoint() = default;
+
+  virtual Kind kind() const = 0;
+  virtual const std::filesystem::path& path() const = 0;    // as given
+  virtual const std::filesystem::path& folder() const = 0;  // where tokenizer.json etc. would lie
+
+  virtual std::span<const Tensor> tensors() const = 0;  // by file, then by offset
+  virtual const Tensor* find(std::string_view name) const = 0;  // nullptr when absent
+
+  // The tensor's bytes, mapped read-only; valid as long as the checkpoint. No alignment is promised.
+  virtual std::span<const std::byte> data(const Tensor&) const = 0;
+  // Tells the system that these pages are not needed again, so that they do not count as ours.
+  virtual void release(const Tensor&) const = 0;
+
+  virtual const Json& config() const = 0;        // an object
+  // null when the checkpoint is not quantized. Looked for as formats.md 0.2 says; `quant_method` is
+  // lower-cased and filled in by formats.md 0.4 when absent; "gguf" for GGUF files.
+  virtual const Json& quant_config() const = 0;
+  virtual const std::string& quant_config_source() const = 0;  // "config.json quantization_config"
+  virtual const Json& gguf_metadata() const = 0;  // null unless kGguf: flat object, key as in the file
+  virtual const Json& generation_config() const = 0;  // null when absent
+
+  struct File {
+    std::filesystem::path path;
+    std::uint64_t bytes;
+  };
+  virtual std::span<const File> files() const = 0;
+  virtual std::span<const std::string> warnings() const = 0;  // to be logged once by whoever loads
+};
+
+}  // namespace qengine

@@ -1,0 +1,139 @@
+// FormatPlan: which plugin gets which matrix of a model, decided before any weight is read, and the
+// only way to load them.
+//
+//   make()  detect (or the user's choice) -> plan every layer -> split fused layers, ask the next
+//           plugin, fall back, or stop with every reason -> tensors(): nothing missing, nothing over
+//   load()  one layer at a time, in order; bytes() must equal plan
+//
+// Core speaks of roles and shapes only; formats live in the plugins.
+#pragma once
+
+#include <qe/plugin.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/model/checkpoint.hpp"
+#include "core/model/config.hpp"
+#include "core/plugin_host/plugin_host.hpp"
+
+namespace qengine {
+
+class ThreadPool;
+
+// One matrix of the model, as the architecture wants it.
+struct PartSpec {
+  int role = QE_ROLE_OTHER;
+  std::string name;  // "model.layers.0.self_attn.q_proj"
+  std::int64_t n = 0;
+  bool bias = false;  // the architecture has one; core adds it from NAME.bias
+};
+
+// Matrices that share their input, and that core would like to run as one product.
+struct LayerSpec {
+  std::string name;  // "model.layers.0.self_attn.qkv_proj"
+  int index = -1;    // decoder layer, -1 for embed_tokens and lm_head
+  std::int64_t k = 0;
+  std::vector<PartSpec> parts;
+};
+
+// Every matrix that may be quantized, in forward order: qkv, o, gate_up, down of each layer, then
+// embed_tokens (role EMBED; only when it is not tied) and lm_head (role LM_HEAD).
+std::vector<LayerSpec> layer_specs(const ModelConfig& config);
+
+enum class Fallback { kError, kWarn, kAllow };
+enum class ActivationQuant { kCheckpoint, kOff, kDynamic, kAuto };
+
+struct OverrideRule {
+  std::string match;   // exact, glob or "re:"
+  std::string plugin;  // "ID[:SCHEME]"
+  std::string origin;  // "qengine.toml:14"
+};
+
+struct FormatOptions {
+  std::string plugin;        // --plugin
+  std::string quantization;  // --quantization
+  std::string quantize_lm_head;  // "", "fp8", "int8"
+  std::vector<OverrideRule> overrides;
+  std::vector<std::string> ignore_tensors;                        // --ignore-tensor
+  std::vector<std::pair<std::string, std::string>> require_format;  // PATTERN=SCHEME
+  Fallback fallback = Fallback::kWarn;
+  ActivationQuant activation_quant = ActivationQuant::kCheckpoint;
+  bool exact = false;
+  std::int64_t m_max = 2048;
+};
+
+// A row of the start-up table, `inspect` and `run --json` (serving.md 1.7, 7.3).
+struct LayerReport {
+  std::string name, plugin, scheme, kernel, tier;  // tier: native, weight-only, reference
+  std::uint64_t bytes = 0, persist_bytes = 0, load_temp_bytes = 0;
+  std::string reason;
+  int index = -1;
+};
+
+struct PluginScore {
+  const Plugin* plugin = nullptr;
+  int score = 0;
+  std::string why;
+};
+
+// A loaded product: one qe_linear, or several side by side when the parts do not fuse.
+class Linear {
+ public:
+  ~Linear();
+  Linear(const Linear&) = delete;
+  Linear& operator=(const Linear&) = delete;
+
+  std::int64_t k() const;
+  std::int64_t n() const;  // over all parts
+  // out [m, n()] = in [m, k] * W^T, parts side by side, no bias. Row strides in elements. [step]
+  void run(const float* in, std::int64_t in_stride, float* out, std::int64_t out_stride, std::int64_t m) const;
+  // Rows [n_begin, n_end) of the dequantized matrix in the order of the parts, [n_end - n_begin, k].
+  void dequant(std::int64_t n_begin, std::int64_t n_end, float* out) const;
+  bool has_rows() const;
+  void rows(const std::int32_t* ids, std::int64_t n, float* out) const;  // embedding lookup, [n, k]
+  std::uint64_t bytes(int mem) const;  // QE_MEM_*
+
+  struct Impl;
+  explicit Linear(std::unique_ptr<Impl>);
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+class FormatPlan {
+ public:
+  // Throws E1xx to E4xx. `checkpoint` may be config-only: then nothing is promised about tensors.
+  static std::unique_ptr<FormatPlan> make(const PluginHost& host, std::shared_ptr<const Checkpoint> checkpoint,
+                                          const ModelConfig& config, const FormatOptions& options);
+  ~FormatPlan();
+
+  const std::vector<LayerSpec>& layers() const;
+  const std::vector<LayerReport>& report() const;  // one row a product, in layer order
+  const std::vector<PluginScore>& scores() const;  // every plugin's detect answer, best first
+  const std::string& choice() const;               // why the winning plugin, one line
+  std::vector<std::string> ignored_tensors() const;  // "NAME (rule)"
+  std::vector<std::string> unused_rules() const;
+  std::vector<std::string> warnings() const;       // W-lines to print once
+  std::uint64_t weight_bytes() const;
+  std::uint64_t load_temp_bytes() const;           // largest of any layer
+
+  // layers()[i], loaded. Call in order; checks bytes() against the plan (E309) and NaN/Inf policy of
+  // the plugins. `pool` serves the plugins' parallel_for while loading and running.
+  std::unique_ptr<Linear> load(std::size_t i, ThreadPool& pool) const;
+
+  // 16- or 32-bit tensors that core itself uses (norms, biases, unquantized embeddings), as float32.
+  // REQUIRES: the shape was announced in make(). Missing: Error E202.
+  std::vector<float> dense(const std::string& name, std::span<const std::int64_t> shape) const;
+
+  struct Impl;
+
+ private:
+  explicit FormatPlan(std::unique_ptr<Impl>);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace qengine

@@ -1,0 +1,115 @@
+// PluginHost: finds plugins, decides which may be loaded, loads them, and answers questions about them.
+//
+//   discover -> manifest -> trust -> open + hash -> dlopen (now|local) -> qe_plugin_query -> descriptor
+//   checked against the manifest -> init
+//
+// A library once loaded stays mapped: its deleters and tables may still be in use. Nothing a plugin
+// does wrong here stops the others: it is listed as refused, with the reason.
+// Contract: sdk/include/qe/plugin.h. Which plugin gets which layer: format_plan.hpp.
+//
+// scan() is for one thread; everything else is const and thread-safe.
+#pragma once
+
+#include <qe/plugin.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/model/checkpoint.hpp"
+
+namespace qengine {
+
+class ThreadPool;
+
+enum class Trust { kBuiltin, kHash, kAny };
+
+struct AllowEntry {
+  std::string id, sha256;
+};
+
+struct PluginHostOptions {
+  // Searched in order: the program's own folder (plugins/ beside it in a build, ../lib/qengine/plugins
+  // installed) always comes first, then these, then QENGINE_PLUGIN_PATH unless privileged.
+  std::vector<std::filesystem::path> paths;
+  Trust trust = Trust::kHash;
+  std::vector<AllowEntry> allow;
+  std::map<std::string, Json> plugin_options;  // by plugin name: [plugins.options.NAME], --plugin-opt
+  bool deny_deprecated = false;
+};
+
+struct PluginMethod {
+  std::string name, quant_method, summary;
+  std::vector<qe_capability> rows;
+  std::string replacement;  // manifest-only methods: "PLUGIN[:SCHEME]" that does the arithmetic
+};
+
+struct PluginAlias {
+  int kind = 0;  // 1 flag, 2 name, 3 option, 4 value
+  std::string alias, condition, replacement, since, removed_in, message;
+  std::string owner;  // plugin id whose data this is
+};
+
+// One installed plugin. `weight` / `kv` are null when it does not offer them or is data only.
+struct Plugin {
+  std::string id, name, version, vendor, license, url, build, sdk, summary;
+  std::uint32_t abi_major = 0, abi_built = 0, abi_needs = 0;
+  std::filesystem::path path;      // the library, or the manifest of a data-only plugin
+  std::string sha256;              // of that file
+  std::string trust;               // "builtin", "hash", "any"
+  std::vector<PluginMethod> methods;
+  std::vector<PluginAlias> aliases;
+  std::vector<std::string> options;
+  const qe_plugin* descriptor = nullptr;
+  const qe_weight_v1* weight = nullptr;
+  const qe_kv_v1* kv = nullptr;
+};
+
+struct RefusedPlugin {
+  std::filesystem::path path;
+  std::string code;    // "E301", "E302", ...
+  std::string reason;  // the whole error text
+};
+
+// What --plugin / --quantization resolved to.
+struct PluginChoice {
+  const Plugin* plugin = nullptr;
+  std::string scheme;  // "" = by detection
+  std::string how;     // one line for the log: "--quantization gptq -> gptq_marlin (quant_method gptq in config.json)"
+};
+
+class PluginHost {
+ public:
+  explicit PluginHost(PluginHostOptions options);
+  ~PluginHost();
+
+  void scan();  // never throws for one bad plugin
+
+  std::span<const std::unique_ptr<Plugin>> plugins() const;
+  std::span<const RefusedPlugin> refused() const;
+  std::vector<PluginAlias> aliases() const;  // those in force
+  const Plugin* find(std::string_view name_or_id) const;
+  const PluginHostOptions& options() const { return options_; }
+
+  // "ID[:SCHEME]" of --plugin / [[quant.override]] plugin. Throws E103 (with installed names and the
+  // nearest), E301/E302 when that plugin was refused.
+  PluginChoice choose(std::string_view spec) const;
+  // A --quantization value on this checkpoint, through the aliases and methods of the installed
+  // plugins. Throws E103, E104, E105; warns W901 once, or throws it under deny_deprecated.
+  PluginChoice choose_quantization(std::string_view value, const Checkpoint& checkpoint) const;
+
+  // Inspects one library or manifest file without adding it (plugin info FILE, plugin trust FILE).
+  static Plugin read_manifest(const std::filesystem::path& library_or_manifest);
+
+ private:
+  struct Impl;
+  PluginHostOptions options_;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace qengine
