@@ -5,6 +5,9 @@
 if(NOT DEFINED QE_PLUGIN_DIR)
   set(QE_PLUGIN_DIR ${CMAKE_BINARY_DIR}/bin/plugins)
 endif()
+if(NOT DEFINED QE_PLUGIN_INSTALL_DIR)
+  set(QE_PLUGIN_INSTALL_DIR lib/qengine/plugins)
+endif()
 set(QE_PLUGIN_CMAKE_DIR ${CMAKE_CURRENT_LIST_DIR})
 
 function(qe_add_plugin name)
@@ -17,7 +20,8 @@ function(qe_add_plugin name)
   set_target_properties(${name} PROPERTIES
     PREFIX "" OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY ${QE_PLUGIN_DIR}
     C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
-    LINK_DEPENDS ${QE_PLUGIN_CMAKE_DIR}/plugin.version)
+    LINK_DEPENDS ${QE_PLUGIN_CMAKE_DIR}/plugin.version
+    SKIP_BUILD_RPATH ON)  # installing must not rewrite the file: the manifest holds its hash
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-gnu-unique>)
   endif()
@@ -30,4 +34,11 @@ function(qe_add_plugin name)
             -DOUTPUT=${QE_PLUGIN_DIR}/${name}.qeplugin.toml -P ${QE_PLUGIN_CMAKE_DIR}/write_manifest.cmake
     VERBATIM)
   set_property(TARGET ${name} APPEND PROPERTY LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/plugin.toml)
+  if(PROJECT_NAME STREQUAL "qengine")
+    set(component plugins)
+  else()
+    set(component ${PROJECT_NAME})
+  endif()
+  install(FILES $<TARGET_FILE:${name}> ${QE_PLUGIN_DIR}/${name}.qeplugin.toml
+          DESTINATION ${QE_PLUGIN_INSTALL_DIR} COMPONENT ${component})
 endfunction()
