@@ -1,13 +1,20 @@
 // Checkpoint: the files of one model, opened and checked, their tensors by name.
 //
 // A safetensors folder (single or sharded) and a GGUF file (single or split) look the same from
-// here: tensors carry Hugging Face names (formats.md 2.5, 9.5), `config()` is config.json or its
-// equivalent made from GGUF metadata. A GGUF tensor keeps its raw blocks: dtype QE_GGML + type id,
-// shape [N, K] in elements, rows in the file's order (llama-arch attn_q / attn_k rows are permuted
-// there; the plugin undoes that by role). Nothing here knows what a quantization format means.
+// here: tensors carry Hugging Face names, `config()` is config.json or its equivalent made from GGUF
+// metadata. Nothing here knows what a quantization format means.
 //
-// Every check of formats.md 1.3 and 9.1 has passed once open() returns; no byte of tensor data has
-// been read. Files are untrusted: sizes are bounded by the file, never by what it claims.
+// GGUF. A matrix (two or more dimensions) keeps its raw blocks: dtype QE_GGML + type id also for F32,
+// F16 and BF16, shape [N, K] in elements, rows in the file's order: llama-arch attn_q / attn_k rows
+// are permuted there, and only a plugin that knows this may read them. A vector (norm, bias) of F32,
+// F16 or BF16 has the plain dtype, and its elements are in Hugging Face order, so core can use it as
+// it is. rope_freqs.weight is no tensor here but part of config().
+//
+// Left out of tensors(): rotary tables (*.rotary_emb.inv_freq and the like) and the vision half of a
+// wrapped model; neither is read by anything.
+//
+// Every check on the containers has passed once open() returns; no byte of a matrix has been read.
+// Files are untrusted: sizes are bounded by the file, never by what it claims.
 //
 // Thread-safe after open (all const).
 #pragma once
@@ -25,6 +32,12 @@
 namespace qengine {
 
 using Json = nlohmann::ordered_json;
+
+// dtypes of safetensors that the plugin ABI has no number for: checked and listed, wanted by nobody.
+enum : std::int32_t {
+  kDtypeBool = 64, kDtypeU16, kDtypeU32, kDtypeU64, kDtypeF64, kDtypeC64, kDtypeE4M3Fnuz, kDtypeE5M2Fnuz,
+  kDtypeE2M3, kDtypeE3M2,
+};
 
 // One tensor as it lies in a file.
 struct Tensor {
@@ -69,7 +82,15 @@ class Checkpoint {
   // lower-cased and filled in by formats.md 0.4 when absent; "gguf" for GGUF files.
   virtual const Json& quant_config() const = 0;
   virtual const std::string& quant_config_source() const = 0;  // "config.json quantization_config"
-  virtual const Json& gguf_metadata() const = 0;  // null unless kGguf: flat object, key as in the file
+  // null unless kGguf: flat object, keys as in the file. Arrays of more than 1024 elements (token
+  // lists) are left out: the three calls below give any array straight from the file.
+  virtual const Json& gguf_metadata() const = 0;
+  // Elements of an array in the metadata; empty when the key is absent. Views live as long as the
+  // checkpoint. Throws Error E207 naming the key when it holds anything else: gguf_floats takes f32
+  // and f64 elements, gguf_ints every integer type and bool.
+  virtual std::vector<std::string_view> gguf_strings(std::string_view key) const = 0;
+  virtual std::vector<float> gguf_floats(std::string_view key) const = 0;
+  virtual std::vector<std::int64_t> gguf_ints(std::string_view key) const = 0;
   virtual const Json& generation_config() const = 0;  // null when absent
 
   struct File {
