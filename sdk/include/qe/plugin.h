@@ -37,6 +37,9 @@ typedef int32_t qe_status; /* 0 = ok; anything else has filled the caller's qe_e
 enum { QE_OK = 0, QE_E_UNSUPPORTED = -1, QE_E_CHECKPOINT = -2, QE_E_OOM = -3, QE_E_DEVICE = -4, QE_E_ARGUMENT = -5,
        QE_E_CANCELLED = -6, QE_E_INTERNAL = -7 };
 typedef struct { int32_t device_code; char subject[160] /* tensor, option */, message[384], hint[384]; } qe_error; /* FROZEN, caller's */
+/* message is one line without a full stop; the host puts `subject` before it unless it is already in there. It may begin with a code of
+   docs/errors.md ("E206 ... has 3 NaN values"); else QE_E_CHECKPOINT becomes E202 when the subject is no tensor of the checkpoint, E204
+   from plan and tensors, E206 from load. */
 typedef char qe_reason[256];                             /* FROZEN, caller's; one sentence: value found, values supported */
 typedef struct { const char *p; size_t n; } qe_str;      /* FROZEN; UTF-8, not NUL-terminated */
 /* qe_cfg, the host's: what a plugin may read about the checkpoint, by dotted path. Arrays take a number as a path item.
@@ -65,12 +68,16 @@ typedef struct { /* host services; the table and `self` outlive the plugin */
   void (*free)(void *self, const qe_device *, void *) QE_NOEXCEPT;                                                        /* [load] */
   qe_status (*upload)(void *self, void *dst, const void *src, uint64_t bytes, qe_stream) QE_NOEXCEPT;  /* [load] pinned staging, async */
   void (*parallel_for)(void *self, int64_t n, void (*body)(void *, int64_t), void *arg) QE_NOEXCEPT;   /* [load]; on CPU also [step] */
+  /* A path is the quantization config's own ("config_groups.group_0.weights.num_bits"), or begins with "options." (this plugin's options),
+     "model." (config.json) or "gguf." (metadata, key as in the file). Keys may hold dots; "#3" is the fourth value of an object or array.
+     null counts as absent; cfg_size of a single value is 0. Strings live as long as the checkpoint. */
   int64_t (*cfg_size)(void *self, qe_cfg, const char *path) QE_NOEXCEPT;                               /* [any] items; -1 = absent */
   bool (*cfg_key)(void *self, qe_cfg, const char *path, int64_t i, qe_str *out) QE_NOEXCEPT;           /* [any] */
   bool (*cfg_str)(void *self, qe_cfg, const char *path, qe_str *out) QE_NOEXCEPT;                      /* [any] */
   bool (*cfg_f64)(void *self, qe_cfg, const char *path, double *out) QE_NOEXCEPT;                      /* [any] */
   bool (*cfg_i64)(void *self, qe_cfg, const char *path, int64_t *out) QE_NOEXCEPT;                     /* [any] bool as 0, 1 */
   bool (*match)(void *self, qe_str pattern, qe_str name) QE_NOEXCEPT;                   /* [any] exact, glob or re:, bounded work */
+  /* QE_E_CHECKPOINT when absent. data is NULL before load for tensors above 1 MiB, and is aligned to the element; it lasts until load returns. */
   qe_status (*tensor)(void *self, qe_ckpt, qe_str name, qe_tensor *out) QE_NOEXCEPT;    /* [any] before load: data only up to 1 MiB */
   bool (*cancelled)(void *self) QE_NOEXCEPT;                                            /* [any] ask often in load */
   const void *(*extension)(void *self, const char *id) QE_NOEXCEPT;                     /* [any] "qe.gemm/1"; NULL = absent */
@@ -108,8 +115,9 @@ typedef struct { qe_step head; int32_t encoding, block_tokens; void *pool_k, *po
 enum { QE_ROLE_OTHER = 0, QE_ROLE_Q, QE_ROLE_K, QE_ROLE_V, QE_ROLE_O, QE_ROLE_GATE, QE_ROLE_UP, QE_ROLE_DOWN, QE_ROLE_LM_HEAD,
        QE_ROLE_EMBED /* only `rows` is called; a tied model has one handle, of role LM_HEAD, for both */ };
 typedef struct { uint32_t struct_size; int32_t role; qe_str name /* prefix */; int64_t n, n_begin, n_end /* this rank's rows */; } qe_part;
-enum { QE_LAYER_EXACT = 1 /* f32 on dequantized weights */, QE_LAYER_ACT_QUANT = 2 /* activations as the checkpoint says, else
-       per token */, QE_LAYER_ACT_AUTO = 4 /* with it: only above M = 32 */ };
+enum { QE_LAYER_EXACT = 1 /* f32 on dequantized weights */, QE_LAYER_ACT_QUANT = 2 /* quantized activations, as the checkpoint says */,
+       QE_LAYER_ACT_AUTO = 4 /* with it: only above M = 32 */, QE_LAYER_ACT_TOKEN = 8 /* with it: per token where the checkpoint says nothing */,
+       QE_LAYER_NAMED = 16 /* the user asked for this plugin on this very layer (override, --quantize-lm-head) */ };
 typedef struct { uint32_t struct_size, n_parts /* qkv 3, gate_up 2 */, n_before, n_after; const qe_part *const *parts; const char *method;
                  int32_t index, tp_rank, tp_size, act, flags /* QE_LAYER_* */; int64_t k, k_begin, k_end /* this rank's inputs */, m_max;
                  const qe_step *const *before, *const *after; } qe_layer; /* the chain of section 5 */
@@ -119,8 +127,10 @@ typedef struct { int64_t m_hi; uint32_t n_before, n_after /* steps it takes */, 
                  uint64_t workspace_bytes; char kernel[48]; uint64_t zero[5]; } qe_regime; /* FROZEN, 128 bytes */
 typedef struct { uint32_t struct_size; int32_t claim /* 0 no, 1 fallback, 2 native */; qe_reason reason; int32_t fuse_parts, n_regimes;
                  int64_t n_multiple, k_multiple; uint64_t weight_bytes, persist_bytes, load_temp_bytes;
-                 qe_regime regime[4]; /* rising m_hi, the last one covers m_max */ } qe_plan;
-typedef struct { uint32_t struct_size; int32_t required, rank; qe_str name; uint64_t dtypes /* 1 << dtype */; int64_t dim[4]; } qe_want;
+                 qe_regime regime[4]; /* rising m_hi, the last one covers m_max */
+                 char scheme[48]; /* what the layer is stored as: "w4g128", "fp8_per_channel"; empty: the method's name */ } qe_plan;
+typedef struct { uint32_t struct_size; int32_t required, rank /* -1: any */; qe_str name; uint64_t dtypes /* 1 << dtype; 0: any */;
+                 int64_t dim[4] /* -1: any */; } qe_want;
 enum { QE_RUN_CAPTURING = 1, QE_RUN_PDL = 2 };
 typedef struct { uint32_t struct_size, flags, n_before, n_after; int64_t m; qe_tensor in, in_scale, out;
                  const qe_step *const *before, *const *after; void *workspace; uint64_t workspace_bytes; qe_stream stream; } qe_run;
