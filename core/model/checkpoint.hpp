@@ -72,6 +72,12 @@ class Checkpoint {
   virtual std::span<const Tensor> tensors() const = 0;  // by file, then by offset
   virtual const Tensor* find(std::string_view name) const = 0;  // nullptr when absent
 
+  // The name that `name` has, or would have, in the file: "blk.0.attn_q.weight" for a GGUF file. For messages.
+  virtual std::string name_in_file(std::string_view name) const { return std::string(name); }
+  // True where rows of attn_q and attn_k, weights and biases alike, lie in interleaved rotary order
+  // (GGUF of architecture llama; formats.md 9.5): row h*hd + 2i + s of the file is row h*hd + s*hd/2 + i.
+  virtual bool rotary_rows_interleaved() const { return false; }
+
   // The tensor's bytes, mapped read-only; valid as long as the checkpoint. No alignment is promised.
   virtual std::span<const std::byte> data(const Tensor&) const = 0;
   // Tells the system that these pages are not needed again, so that they do not count as ours.
