@@ -1,0 +1,48 @@
+// Profile: a TOML configuration file, read and checked whole before anything uses it.
+//
+// Every key is a setting of the registry (setting.hpp) or part of a table below; anything else is
+// Error E102 with file, line, column and the nearest known key. Values stay as text until a command
+// resolves them; each remembers where it stood.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/config/setting.hpp"
+
+namespace qengine {
+
+struct ProfileValue {
+  const Setting* setting = nullptr;
+  std::vector<std::string> texts;  // normalized; paths made absolute against the file's folder
+  std::string where;               // "qengine.toml:14:1"
+};
+
+struct ProfilePlugin {  // [[plugins.allow]]
+  std::string id, sha256, where;
+};
+
+struct ProfileOption {  // [plugins.options.PLUGIN] key = value
+  std::string plugin, key, value /* as JSON */, where;
+};
+
+struct ProfileOverride {  // [[quant.override]]
+  std::string match, plugin, where;
+};
+
+struct Profile {
+  std::filesystem::path path;  // empty: no profile
+  std::vector<ProfileValue> values;
+  std::vector<ProfilePlugin> allow;
+  std::vector<ProfileOption> options;
+  std::vector<ProfileOverride> overrides;
+};
+
+// Throws Error E102.
+Profile read_profile(const std::filesystem::path& file);
+// `name` stands for the file in messages, `folder` is what relative paths start from.
+Profile parse_profile(std::string_view text, const std::string& name, const std::filesystem::path& folder);
+
+}  // namespace qengine
