@@ -42,6 +42,7 @@ struct ModelConfig {
   RopeConfig rope;
   std::vector<std::int32_t> eos_ids;     // config.json and generation_config.json, united
   std::int32_t bos_id = -1, pad_id = -1;
+  std::vector<std::string> warnings;     // to be logged once by whoever loads
 
   std::int64_t q_size() const { return std::int64_t{num_heads} * head_dim; }
   std::int64_t kv_size() const { return std::int64_t{num_kv_heads} * head_dim; }
@@ -52,6 +53,7 @@ struct ModelConfig {
 ModelConfig read_model_config(const Checkpoint& checkpoint);
 
 // Inverse frequencies [rot_dim/2] after scaling; *attention_factor multiplies cos and sin (1 but for yarn).
+// `dynamic` is evaluated once, for the longest sequence it is meant for (factor times the original length).
 std::vector<float> rope_inv_freq(const ModelConfig& config, float* attention_factor);
 
 }  // namespace qengine

@@ -1,0 +1,16 @@
+// Pieces of error texts: names that came from a file, made fit to print.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace qengine {
+
+// `text` with control and non-ASCII bytes as \xNN, cut after `limit` characters.
+std::string printable(std::string_view text, std::size_t limit = 160);
+
+std::string shape_text(std::span<const std::int64_t> shape);  // "[32, 64]"
+
+}  // namespace qengine
