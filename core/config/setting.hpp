@@ -72,7 +72,8 @@ const SettingGroup& model_settings();     // which model, in which format
 const SettingGroup& plugin_settings();    // where plugins come from
 const SettingGroup& engine_settings();    // device, memory, batching
 const SettingGroup& sampling_settings();  // temperature ...
-const SettingGroup& server_settings();
+const SettingGroup& chat_settings();      // the template, of run and serve
+const SettingGroup& server_settings();    // the HTTP side
 const SettingGroup& gate_settings();      // thresholds of eval and report
 
 // ---- values --------------------------------------------------------------------------------------

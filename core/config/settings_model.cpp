@@ -24,7 +24,7 @@ const SettingGroup& model_settings() {
            .help = "KV cache; auto follows the checkpoint"},
           {.name = "dtype", .kind = Kind::kChoice, .value = "auto|half|float16|bfloat16|float|float32",
            .fallback = "auto", .key = "model.dtype", .reload = Reload::kSwap, .help = "type the model computes in"},
-          {.name = "load-format", .kind = Kind::kChoice, .value = "auto|safetensors|gguf|dummy", .fallback = "auto",
+          {.name = "load-format", .kind = Kind::kChoice, .value = "auto|safetensors|gguf", .fallback = "auto",
            .key = "model.load_format", .reload = Reload::kSwap, .help = "kind of files to read"},
           {.name = "generation-config", .value = "auto|vllm|DIR", .fallback = "auto", .key = "model.generation_config",
            .reload = Reload::kLive, .help = "where sampling defaults come from; vllm means neutral ones"},

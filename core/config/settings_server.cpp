@@ -3,6 +3,20 @@
 
 namespace qengine {
 
+const SettingGroup& chat_settings() {
+  static const SettingGroup group{
+      "Chat template",
+      {
+          {.name = "chat-template", .kind = Kind::kPath, .value = "FILE", .shown = "the model's",
+           .key = "server.chat_template", .help = "Jinja template of the chat"},
+          {.name = "chat-template-content-format", .kind = Kind::kChoice, .value = "auto|string|openai", .fallback = "auto",
+           .key = "server.chat_template_content_format", .help = "how the template wants message content"},
+          {.name = "default-chat-template-kwargs", .value = "JSON", .key = "server.default_chat_template_kwargs",
+           .help = "variables every rendering gets"},
+      }};
+  return group;
+}
+
 const SettingGroup& server_settings() {
   static const SettingGroup group{
       "Server",
@@ -19,12 +33,6 @@ const SettingGroup& server_settings() {
            .reload = Reload::kLive, .help = "the same, one a line"},
           {.name = "allowed-origins", .kind = Kind::kList, .value = "ORIGIN", .shown = "none",
            .key = "server.allowed_origins", .help = "web pages that may call (CORS)"},
-          {.name = "chat-template", .kind = Kind::kPath, .value = "FILE", .shown = "the model's",
-           .key = "server.chat_template", .help = "Jinja template of the chat"},
-          {.name = "chat-template-content-format", .kind = Kind::kChoice, .value = "auto|string|openai", .fallback = "auto",
-           .key = "server.chat_template_content_format", .help = "how the template wants message content"},
-          {.name = "default-chat-template-kwargs", .value = "JSON", .key = "server.default_chat_template_kwargs",
-           .help = "variables every rendering gets"},
           {.name = "trust-request-chat-template", .kind = Kind::kBool, .fallback = "false",
            .key = "server.trust_request_chat_template", .help = "let a request bring its own template"},
           {.name = "tool-call-parser", .value = "NAME", .fallback = "auto", .key = "server.tool_call_parser",

@@ -45,6 +45,10 @@ struct EngineOptions {
   int threads = 0;
   bool exact = false;
   bool need_tokenizer = true;  // false: only token ids go in and out
+  double gpu_memory_utilization = 0.92;
+  std::int64_t num_gpu_blocks_override = 0;  // 0: as many KV blocks as fit
+  bool enforce_eager = false;
+  std::int32_t max_logprobs = 20;            // most that a request may ask for; -1: all
   // 0..1 while loading; may be empty.
   std::function<void(double fraction, const std::string& what)> progress;
 };
@@ -98,6 +102,7 @@ class Engine {
 
   const ModelConfig& config() const;
   std::shared_ptr<const Tokenizer> tokenizer() const;  // null when not needed and absent
+  const Checkpoint& checkpoint() const;
   const FormatPlan& format() const;
   const PluginHost& plugins() const;
   const EngineOptions& options() const;  // with every default filled in
