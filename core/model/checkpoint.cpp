@@ -108,8 +108,14 @@ class CheckpointImpl final : public Checkpoint {
     const auto it = by_name_.find(name);
     return it == by_name_.end() ? nullptr : &tensors_[it->second];
   }
+  std::string name_in_file(std::string_view name) const override {
+    if (const Tensor* t = find(name)) return t->file_name;
+    return kind_ == Kind::kGguf ? gguf_name(name) : std::string(name);
+  }
+  bool rotary_rows_interleaved() const override {
+    return kind_ == Kind::kGguf && gguf_.string("general.architecture") == "llama";
+  }
   std::span<const std::byte> data(const Tensor& t) const override {
-    if (const auto it = own_data_.find(t.name); it != own_data_.end()) return it->second;
     return maps_[static_cast<std::size_t>(t.file)].bytes().subspan(t.offset, t.bytes);
   }
   void release(const Tensor& t) const override { maps_[static_cast<std::size_t>(t.file)].release(t.offset, t.bytes); }
@@ -151,7 +157,6 @@ class CheckpointImpl final : public Checkpoint {
   void read_index(const fs::path& folder);
   void add_file(FileBytes bytes);
   void add_tensor(Tensor t, int file);
-  void permute_back(const Tensor& bias);
   [[noreturn]] void no_weights(const fs::path& folder, const std::vector<std::string>& names) const;
 
   Kind kind_ = Kind::kConfigOnly;
@@ -159,7 +164,6 @@ class CheckpointImpl final : public Checkpoint {
   std::vector<File> files_;
   std::vector<Tensor> tensors_;
   std::unordered_map<std::string_view, std::size_t> by_name_;  // views into tensors_, which never grows again
-  std::unordered_map<std::string, std::vector<std::byte>> own_data_;  // vectors that are not as in the file
   Json config_ = Json::object(), gguf_metadata_, generation_config_;
   QuantConfig quant_;
   GgufFile gguf_;  // metadata of the first file
@@ -472,7 +476,6 @@ void CheckpointImpl::read_gguf(std::vector<FileBytes> maps) {
   std::int64_t claimed = -1, total = 0;
   const Tensor* divisors = nullptr;
   Tensor divisors_tensor;
-  std::vector<Tensor> biases;
   for (std::int64_t f = 0; f < n_files; ++f) {
     add_file(std::move(maps[static_cast<std::size_t>(f)]));
     const std::string name = printable(maps_.back().name());
@@ -533,31 +536,6 @@ void CheckpointImpl::read_gguf(std::vector<FileBytes> maps) {
     config_["rope_freq_divisors"] = values;
   }
   quant_ = {Json{{"quant_method", "gguf"}}, printable(maps_[0].name())};
-  if (gguf_.string("general.architecture") == "llama")
-    for (const Tensor& t : tensors_)
-      if (t.name.ends_with(".self_attn.q_proj.bias") || t.name.ends_with(".self_attn.k_proj.bias")) permute_back(t);
-}
-
-// Rotary pairs lie side by side in this architecture's q and k: row h*d + 2i + s of the file is row
-// h*d + s*d/2 + i here. The plugin does this to matrices; vectors are core's.
-void CheckpointImpl::permute_back(const Tensor& bias) {
-  const bool q = bias.name.ends_with("q_proj.bias") || !config_.contains("num_key_value_heads");
-  const Json heads = config_.value(q ? "num_attention_heads" : "num_key_value_heads", Json());
-  const std::int64_t n_heads = heads.is_number_integer() ? heads.get<std::int64_t>() : 0;
-  if (bias.shape.size() != 1 || bias.dtype >= QE_GGML || n_heads < 1 || bias.shape[0] % n_heads != 0 ||
-      bias.shape[0] / n_heads % 2 != 0)
-    throw Error("E204", printable(bias.file_name) + " is " + dtype_name(bias.dtype) + " " + shape_text(bias.shape) +
-                            ", expected a 16- or 32-bit vector of " + std::to_string(n_heads) + " heads")
-        .in(printable(maps_[static_cast<std::size_t>(bias.file)].name()));
-  const auto size = static_cast<std::size_t>(bias.bytes) / static_cast<std::size_t>(bias.shape[0]);
-  const auto d = static_cast<std::size_t>(bias.shape[0] / n_heads);
-  const std::byte* from = maps_[static_cast<std::size_t>(bias.file)].bytes().data() + bias.offset;
-  std::vector<std::byte> to(static_cast<std::size_t>(bias.bytes));
-  for (std::size_t h = 0; h < static_cast<std::size_t>(n_heads); ++h)
-    for (std::size_t i = 0; i < d / 2; ++i)
-      for (std::size_t s = 0; s < 2; ++s)
-        std::memcpy(&to[(h * d + s * d / 2 + i) * size], from + (h * d + 2 * i + s) * size, size);
-  own_data_.emplace(bias.name, std::move(to));
 }
 
 void CheckpointImpl::index_names() {

@@ -6,9 +6,9 @@
 //
 // GGUF. A matrix (two or more dimensions) keeps its raw blocks: dtype QE_GGML + type id also for F32,
 // F16 and BF16, shape [N, K] in elements, rows in the file's order: llama-arch attn_q / attn_k rows
-// are permuted there, and only a plugin that knows this may read them. A vector (norm, bias) of F32,
-// F16 or BF16 has the plain dtype, and its elements are in Hugging Face order, so core can use it as
-// it is. rope_freqs.weight is no tensor here but part of config().
+// are interleaved there, and only a plugin that knows this may read them. A vector (norm, bias) of
+// F32, F16 or BF16 has the plain dtype: core reads those itself. rope_freqs.weight is no tensor here
+// but part of config().
 //
 // Left out of tensors(): rotary tables (*.rotary_emb.inv_freq and the like) and the vision half of a
 // wrapped model; neither is read by anything.

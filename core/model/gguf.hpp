@@ -55,6 +55,7 @@ std::vector<std::int64_t> gguf_int_array(const GgufPair& pair, const std::string
 
 // "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; a name that is not known stays.
 std::string hf_name(std::string_view gguf_name);
+std::string gguf_name(std::string_view hf_name);  // and back
 
 // config.json's equivalent. `tensors` carry Hugging Face names already. Values are copied as they are
 // and judged by read_model_config; gguf_key() gives back the spelling for its error texts.

@@ -101,6 +101,22 @@ std::string hf_name(std::string_view name) {
   return std::string(name);
 }
 
+std::string gguf_name(std::string_view name) {
+  const auto dot = name.rfind('.');
+  if (dot == name.npos) return std::string(name);
+  std::string_view module = name.substr(0, dot);
+  const std::string kind(name.substr(dot));
+  for (const auto& [gguf, hf] : kModules)
+    if (module == hf) return std::string(gguf) + kind;
+  if (!module.starts_with("model.layers.")) return std::string(name);
+  module.remove_prefix(13);
+  const auto end = module.find('.');
+  if (end == module.npos) return std::string(name);
+  for (const auto& [gguf, hf] : kLayerModules)
+    if (module.substr(end + 1) == hf) return "blk." + std::string(module.substr(0, end)) + "." + std::string(gguf) + kind;
+  return std::string(name);
+}
+
 std::string gguf_key(std::string_view architecture, std::string_view config_key) {
   for (const auto& [gguf, hf] : kKeys)
     if (hf == config_key) return full_key(architecture, gguf);
