@@ -10,6 +10,7 @@
 
 #include "core/base/checked.hpp"
 #include "core/base/error.hpp"
+#include "core/model/dtype.hpp"
 
 namespace qengine {
 namespace {
@@ -78,18 +79,6 @@ class SafeFile {
 
 }  // namespace
 
-std::uint64_t safetensors_element_bytes(const std::string& dtype) {
-  for (const char* d : {"BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"})
-    if (dtype == d) return 1;
-  for (const char* d : {"U16", "I16", "F16", "BF16"})
-    if (dtype == d) return 2;
-  for (const char* d : {"U32", "I32", "F32"})
-    if (dtype == d) return 4;
-  for (const char* d : {"U64", "I64", "F64"})
-    if (dtype == d) return 8;
-  return 0;
-}
-
 struct SafetensorsWriter::State {
   SafeFile file;
   std::uint64_t left = 0;
@@ -104,7 +93,8 @@ SafetensorsWriter::SafetensorsWriter(fs::path file, std::vector<SafetensorsEntry
   }
   std::uint64_t offset = 0;
   for (const SafetensorsEntry& e : entries) {
-    std::uint64_t bytes = safetensors_element_bytes(e.dtype);
+    const SafetensorsType* type = safetensors_type(e.dtype);
+    std::uint64_t bytes = type ? static_cast<std::uint64_t>(type->bits) / 8 : 0;
     if (bytes == 0) throw Error("E000", "cannot write dtype " + e.dtype + " of " + e.name);
     if (header.contains(e.name)) throw Error("E000", "tensor " + e.name + " would be written twice");
     for (const std::int64_t d : e.shape) {

@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -47,9 +48,6 @@ class SafetensorsWriter {
   struct State;
   std::unique_ptr<State> state_;
 };
-
-// Bytes of one element; 0 for a name that safetensors does not have or that is smaller than a byte.
-std::uint64_t safetensors_element_bytes(const std::string& dtype);
 
 // Any other file written the same way: whole under its name, or not at all. Throws Error E107.
 void write_file_safely(const std::filesystem::path& file, std::string_view content);
