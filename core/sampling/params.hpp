@@ -3,11 +3,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace qengine {
+
+class TokenConstraint;
 
 struct SamplingParams {
   std::int64_t max_tokens = 16;
@@ -18,6 +21,8 @@ struct SamplingParams {
   std::int64_t top_k = 0;  // 0 and -1: off
   double repetition_penalty = 1.0, presence_penalty = 0.0, frequency_penalty = 0.0;
   std::map<std::int32_t, float> logit_bias;
+  std::vector<std::int32_t> allowed_token_ids;             // empty: all
+  std::vector<std::vector<std::int32_t>> bad_words;        // token sequences that must not be completed
   std::optional<std::int64_t> seed;
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_token_ids;
@@ -26,6 +31,11 @@ struct SamplingParams {
   bool skip_special_tokens = true;
   std::int32_t logprobs = -1;         // -1: none; 0: the chosen one; k: and the k best
   std::int32_t prompt_logprobs = -1;  // likewise, over the prompt
+  std::shared_ptr<TokenConstraint> constraint;  // structured output; its state belongs to this request
 };
+
+// Throws Error E107 naming the first field that is out of range (serving.md 3.2), what it holds and
+// what is allowed. `vocab_size` bounds token ids; 0: not known yet.
+void check(const SamplingParams& params, std::int64_t vocab_size);
 
 }  // namespace qengine
