@@ -15,6 +15,14 @@
 
 namespace qengine {
 
+// The text of ids that come one by one; what StreamDecoder runs on.
+class TextStream {
+ public:
+  virtual ~TextStream() = default;
+  virtual std::string push(std::int32_t id) = 0;
+  virtual std::string flush() = 0;
+};
+
 class Tokenizer {
  public:
   // From a model folder (tokenizer.json, tokenizer_config.json beside it) or a GGUF file. Throws
@@ -43,6 +51,9 @@ class Tokenizer {
 
   // The chat template of the model (formats.md 2.10), "" when there is none. `name`: "" = default.
   virtual std::string chat_template(std::string_view name = {}) const = 0;
+
+  // The stream refers to this tokenizer.
+  virtual std::unique_ptr<TextStream> stream(bool skip_special) const = 0;
 };
 
 // Decodes one token at a time. A chunk never ends inside a character; nothing complete is held back:
