@@ -37,6 +37,12 @@ if(QE_SANITIZE)
   endif()
 endif()
 
+# Everything is built with coverage for libFuzzer; only the targets of tests/fuzz link its main.
+if(QE_BUILD_FUZZERS)
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=fuzzer-no-link,address,undefined;-fno-sanitize-recover=undefined;-fno-omit-frame-pointer;-g1>)
+  add_link_options(-fsanitize=address,undefined)
+endif()
+
 # qe_add_library(kv SOURCES a.cpp b.cpp DEPS qengine::base)  ->  qengine::kv
 function(qe_add_library room)
   cmake_parse_arguments(A "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})

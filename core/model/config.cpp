@@ -21,7 +21,7 @@ constexpr std::int64_t kMaxLayers = 8192, kMaxHeads = 65536, kMaxHeadDim = 65536
 // What a family does where config.json says nothing (formats.md 2.1).
 struct Family {
   const char* architecture;
-  const char* alias;
+  const char* alias;           // an older spelling
   const char* model_type;
   std::int64_t kv_heads;       // 0: as many as heads
   std::int64_t head_dim;       // 0: hidden_size / heads
@@ -31,13 +31,16 @@ struct Family {
   bool mlp_bias;               // the key mlp_bias is looked at
   bool qk_norm;
   bool window_switch;          // sliding_window counts only with use_sliding_window
+  // Sizes that a config must give itself, but that a wrapper's text_config leaves out where they have
+  // the value of the class.
+  std::int64_t layers, hidden, inner, heads, vocab;
 };
 
 constexpr Family kFamilies[] = {
-    {"LlamaForCausalLM", "LLaMAForCausalLM", "llama", 0, 0, 2048, false, true, true, false, false},
-    {"MistralForCausalLM", "Mistral3ForConditionalGeneration", "mistral", 8, 0, 131072, false, false, false, false, false},
-    {"Qwen2ForCausalLM", "", "qwen2", 32, 0, 32768, true, false, false, false, true},
-    {"Qwen3ForCausalLM", "", "qwen3", 32, 128, 32768, false, true, false, true, true},
+    {"LlamaForCausalLM", "LLaMAForCausalLM", "llama", 0, 0, 2048, false, true, true, false, false, 32, 4096, 11008, 32, 32000},
+    {"MistralForCausalLM", "", "mistral", 8, 0, 131072, false, false, false, false, false, 32, 4096, 14336, 32, 32000},
+    {"Qwen2ForCausalLM", "", "qwen2", 32, 0, 32768, true, false, false, false, true, 32, 4096, 22016, 32, 151936},
+    {"Qwen3ForCausalLM", "", "qwen3", 32, 128, 32768, false, true, false, true, true, 32, 4096, 22016, 32, 151936},
 };
 
 std::string dumped(const Json& v) {
@@ -141,7 +144,8 @@ class Fields {
   std::string gguf_architecture_, file_ = "config.json";
 };
 
-const Family& find_family(const Fields& f) {
+// `wrapped`: the text model's own text_config named it.
+const Family& find_family(const Fields& f, bool& wrapped) {
   const auto by = [&](const Json* level, bool type_too) -> const Family* {
     if (level == nullptr) return nullptr;
     const auto list = level->find("architectures");
@@ -159,7 +163,9 @@ const Family& find_family(const Fields& f) {
   };
   // model_type decides only where no architecture is named, or inside a wrapper's text_config.
   const bool named = f.top().contains("architectures") && f.top()["architectures"].is_array() && !f.top()["architectures"].empty();
+  wrapped = false;
   if (const Family* family = by(&f.top(), !named)) return *family;
+  wrapped = true;
   if (const Family* family = by(f.text(), true)) return *family;
 
   std::string has = "is missing";
@@ -275,12 +281,12 @@ void read_rope(const Fields& f, ModelConfig& m) {
       rope.truncate = v->get<bool>();
     }
   }
-  if (const Json* v = f.get("rope_freq_divisors")) {
+  if (const Json* v = f.gguf() ? f.get("rope_freq_divisors") : nullptr) {
     if (!v->is_array() || v->size() != static_cast<std::size_t>(rope.rot_dim / 2))
       f.bad("rope_freqs.weight", "has " + std::to_string(v->size()) + " values", std::to_string(rope.rot_dim / 2));
     for (const Json& d : *v) {
       const double value = d.is_number() ? d.get<double>() : 0.0;
-      if (!std::isfinite(value) || value <= 0) f.bad("rope_freqs.weight", "holds " + dumped(d), "finite numbers above 0");
+      if (!std::isfinite(value) || value < 1e-6) f.bad("rope_freqs.weight", "holds " + dumped(d), "finite numbers above 0");
       rope.freq_divisors.push_back(static_cast<float>(value));
     }
   }
@@ -365,15 +371,19 @@ std::string compute_dtype(const Fields& f, const Checkpoint& checkpoint, ModelCo
 
 ModelConfig read_model_config(const Checkpoint& checkpoint) {
   const Fields f(checkpoint);
-  const Family& family = find_family(f);
+  bool wrapped = false;
+  const Family& family = find_family(f, wrapped);
   ModelConfig m;
   m.architecture = family.architecture;
   m.model_type = family.model_type;
-  m.num_layers = static_cast<std::int32_t>(f.integer("num_hidden_layers", 1, kMaxLayers, {}));
-  m.vocab_size = f.integer("vocab_size", 1, kInt32Max, {});
-  m.hidden_size = f.integer("hidden_size", 1, kMaxHidden, {});
-  m.intermediate_size = f.integer("intermediate_size", 1, kMaxInner, {});
-  m.num_heads = static_cast<std::int32_t>(f.integer("num_attention_heads", 1, kMaxHeads, {}));
+  const auto size = [&](const char* key, std::int64_t high, std::int64_t of_class) {
+    return f.integer(key, 1, high, wrapped ? std::optional(of_class) : std::nullopt);
+  };
+  m.num_layers = static_cast<std::int32_t>(size("num_hidden_layers", kMaxLayers, family.layers));
+  m.vocab_size = size("vocab_size", kInt32Max, family.vocab);
+  m.hidden_size = size("hidden_size", kMaxHidden, family.hidden);
+  m.intermediate_size = size("intermediate_size", kMaxInner, family.inner);
+  m.num_heads = static_cast<std::int32_t>(size("num_attention_heads", kMaxHeads, family.heads));
   m.num_kv_heads = static_cast<std::int32_t>(f.integer("num_key_value_heads", 1, kMaxHeads,
       f.gguf() || family.kv_heads == 0 ? m.num_heads : family.kv_heads));
   if (m.num_kv_heads > m.num_heads || m.num_heads % m.num_kv_heads != 0)

@@ -111,6 +111,13 @@ void read_value(Cursor& in, GgufPair& pair, const std::string& shown) {
   pair.data = pair.data.subspan(begin, in.at() - begin);
 }
 
+// Names of keys and tensors are printed, compared and passed on as text.
+bool fit_to_print(std::string_view name) {
+  for (const char c : name)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return false;
+  return utf8_prefix(name) == name.size();
+}
+
 std::optional<std::int64_t> integer_at(GgufType type, const std::byte* p) {
   switch (type) {
     case GgufType::kU8: return load<std::uint8_t>(p);
@@ -159,6 +166,7 @@ void read_tensors(Cursor& in, GgufFile& out, std::uint64_t count, std::uint64_t 
     if (name.empty()) in.fail(which + " has an empty name");
     if (name.size() >= kNameLimit)
       in.fail("tensor name " + shown + " has " + text_of(name.size()) + " bytes, expected fewer than " + text_of(kNameLimit));
+    if (!fit_to_print(name)) in.fail(shown + " has control characters in its name, or is not UTF-8");
     if (!names.insert(name).second) in.fail(shown + " occurs twice (duplicate tensor name)");
     Tensor t;
     t.file_name = name;
@@ -265,6 +273,7 @@ GgufFile parse_gguf(const FileBytes& file) {
     pair.key = in.string(kKeyLimit, "the key of " + which);
     if (pair.key.empty()) in.fail("the key of " + which + " is empty");
     const std::string shown = printable(pair.key);
+    if (!fit_to_print(pair.key)) in.fail("the key " + shown + " has control characters, or is not UTF-8");
     if (out.index.contains(pair.key)) in.fail(shown + " occurs twice (duplicate key)");
     const auto type = in.number<std::int32_t>(shown);
     if (!known(type)) in.fail(shown + " has the unknown value type " + std::to_string(type));
@@ -326,7 +335,7 @@ std::vector<std::int64_t> gguf_int_array(const GgufPair& pair, const std::string
 
 Json gguf_json(const GgufPair& pair) {
   const auto text = [](const std::byte* p) {
-    return std::string(reinterpret_cast<const char*>(p) + 8, load<std::uint64_t>(p));
+    return as_utf8({reinterpret_cast<const char*>(p) + 8, load<std::uint64_t>(p)});
   };
   if (pair.type == GgufType::kString) return text(pair.data.data());
   if (pair.type != GgufType::kArray) return scalar_json(pair.type, pair.data.data());

@@ -45,7 +45,7 @@ struct GgufFile {
 // Throws Error E207 naming the file and the key or tensor.
 GgufFile parse_gguf(const FileBytes& file);
 
-// The value as JSON; arrays too.
+// The value as JSON; arrays too. Bytes that are not UTF-8 become U+FFFD.
 Json gguf_json(const GgufPair& pair);
 
 // Elements of an array; Error E207 naming the key when it is of another kind.

@@ -243,7 +243,9 @@ SafetensorsFile parse_safetensors(const FileBytes& file) {
   const auto first = text.find_first_not_of(" \t\r\n");
   if (first == text.npos || text[first] != '{')
     fail(file, "the safetensors header is not a JSON object", pickle());
-  text = text.substr(0, text.find_last_not_of(' ') + 1);
+  text = text.substr(0, text.find_last_not_of(' ') + 1);  // padding; nothing else may follow the object
+  if (text.back() != '}')
+    fail(file, "the safetensors header is not valid JSON (it ends with \"" + printable(text.substr(text.size() - 1)) + "\")", kDamaged);
 
   HeaderReader reader(file, header);
   Json::sax_parse(text.begin(), text.end(), &reader);

@@ -19,6 +19,36 @@ std::string printable(std::string_view text, std::size_t limit) {
   return out;
 }
 
+std::size_t utf8_prefix(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const unsigned char b = byte(at);
+    const std::size_t n = b < 0x80 ? 1 : b >= 0xc2 && b <= 0xdf ? 2 : b >= 0xe0 && b <= 0xef ? 3 : b >= 0xf0 && b <= 0xf4 ? 4 : 0;
+    if (n == 0 || n > text.size() - at) return at;
+    for (std::size_t i = 1; i < n; ++i)
+      if ((byte(at + i) & 0xc0) != 0x80) return at;
+    // Overlong forms, surrogates and values beyond U+10FFFF show in the second byte.
+    if (n > 2) {
+      const unsigned char c = byte(at + 1);
+      if ((b == 0xe0 && c < 0xa0) || (b == 0xed && c > 0x9f) || (b == 0xf0 && c < 0x90) || (b == 0xf4 && c > 0x8f)) return at;
+    }
+    at += n;
+  }
+  return at;
+}
+
+std::string as_utf8(std::string_view text) {
+  std::string out;
+  for (;;) {
+    const std::size_t n = utf8_prefix(text);
+    out += text.substr(0, n);
+    if (n == text.size()) return out;
+    out += "\xef\xbf\xbd";
+    text.remove_prefix(n + 1);
+  }
+}
+
 std::string shape_text(std::span<const std::int64_t> shape) {
   std::string out = "[";
   for (const std::int64_t n : shape) {

@@ -11,6 +11,11 @@ namespace qengine {
 // `text` with control and non-ASCII bytes as \xNN, cut after `limit` characters.
 std::string printable(std::string_view text, std::size_t limit = 160);
 
+// Length of the well-formed UTF-8 prefix of `text`.
+std::size_t utf8_prefix(std::string_view text);
+// `text` with each byte that is not UTF-8 replaced by U+FFFD.
+std::string as_utf8(std::string_view text);
+
 std::string shape_text(std::span<const std::int64_t> shape);  // "[32, 64]"
 
 }  // namespace qengine
