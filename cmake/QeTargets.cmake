@@ -29,17 +29,17 @@ target_compile_options(qe_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wno-missing-field-initializers>)
 
 if(QE_SANITIZE)
-  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${QE_SANITIZE};-fno-omit-frame-pointer;-g1>)
+  add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${QE_SANITIZE};-fno-omit-frame-pointer;-g1>")
   add_link_options(-fsanitize=${QE_SANITIZE})
   if(QE_SANITIZE MATCHES address)
-    add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=undefined;-fno-sanitize-recover=undefined>)
+    add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=undefined;-fno-sanitize-recover=undefined>")
     add_link_options(-fsanitize=undefined)
   endif()
 endif()
 
 # Everything is built with coverage for libFuzzer; only the targets of tests/fuzz link its main.
 if(QE_BUILD_FUZZERS)
-  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=fuzzer-no-link,address,undefined;-fno-sanitize-recover=undefined;-fno-omit-frame-pointer;-g1>)
+  add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=fuzzer-no-link,address,undefined;-fno-sanitize-recover=undefined;-fno-omit-frame-pointer;-g1>")
   add_link_options(-fsanitize=address,undefined)
 endif()
 
