@@ -1,0 +1,94 @@
+// Generation: one accepted request, from its prompts to its answer. Holds one engine request a choice,
+// turns their outputs into JSON or an event stream, and ends exactly once.
+//
+// Threads: submit() on a worker, take() and tick() on the output thread, client_gone() on the server's.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/engine/engine.hpp"
+#include "core/server/api_error.hpp"
+#include "core/server/chat_parser.hpp"
+#include "core/server/http.hpp"
+#include "core/server/request.hpp"
+
+namespace qengine::server {
+
+class Service;
+
+class Generation : public std::enable_shared_from_this<Generation> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Generation(Service& service, ApiRequest request, std::shared_ptr<http::Exchange> exchange, std::string id, Clock::time_point arrival);
+  ~Generation();
+
+  // One token list a prompt; texts for echo. Throws ApiError; then nothing runs.
+  void submit(std::vector<std::vector<std::int32_t>> prompts);
+
+  void take(std::size_t choice, Output output);
+  // Timeouts, pings. False when finished.
+  bool tick(Clock::time_point now);
+  void client_gone();
+  // Ends what still runs with an error event or body (drain deadline, engine failure).
+  void fail(const ApiError& error);
+
+  bool finished() const { return finished_; }
+  const std::string& id() const { return id_; }
+  std::int64_t reserved = 0;  // places in the queue that this request holds
+
+ private:
+  struct Choice {
+    std::size_t prompt = 0;
+    RequestId engine_id = 0;
+    bool done = false, role_sent = false;
+    std::string text;       // whole, when not streaming
+    Json logprobs;          // collected; when streaming only since the last chunk
+    std::vector<std::int32_t> ids;
+    std::size_t ids_sent = 0;
+    std::size_t offset = 0;  // characters given out so far, echoed prompt included
+    std::int64_t tokens = 0;
+    FinishReason finish = FinishReason::kNone;
+    std::string stop_reason;
+    Json prompt_logprobs;
+    std::unique_ptr<ChatParser> parser;
+    ChatDelta whole;         // chat, not streaming
+    Clock::time_point last{};
+  };
+
+  Json head() const;
+  void emit(Json chunk);
+  void add_logprobs(Choice& c, const Output& o, std::size_t offset);
+  void echo_prompt(Choice& c, const Output& o);
+  void send_text(std::size_t i, const std::string& text, bool last);
+  void send_chat(std::size_t i, const ChatDelta& delta, bool last);
+  void end_if_all_done();
+  void finish();
+  Json usage() const;
+  const char* finish_text(const Choice& c) const;
+  Json stop_reason_json(const Choice& c) const;
+  void ensure_started();
+  void cancel_all();
+  void record_finish(const Choice& c);
+
+  Service& service_;
+  ApiRequest request_;
+  std::shared_ptr<http::Exchange> exchange_;
+  std::string id_;
+  std::int64_t created_;
+  Clock::time_point arrival_, last_sent_, first_token_{};
+  std::vector<std::vector<std::int32_t>> prompts_;
+  std::vector<Choice> choices_;
+  std::int64_t cached_tokens_ = 0;
+  bool started_ = false;
+  std::atomic<bool> finished_{false}, gone_{false}, paused_{false};
+  std::mutex ids_mutex_;  // engine ids against client_gone()
+};
+
+}  // namespace qengine::server
