@@ -81,6 +81,7 @@ typedef struct { /* host services; the table and `self` outlive the plugin */
   qe_status (*tensor)(void *self, qe_ckpt, qe_str name, qe_tensor *out) QE_NOEXCEPT;    /* [any] before load: data only up to 1 MiB */
   bool (*cancelled)(void *self) QE_NOEXCEPT;                                            /* [any] ask often in load */
   const void *(*extension)(void *self, const char *id) QE_NOEXCEPT;                     /* [any] "qe.gemm/1"; NULL = absent */
+  int32_t (*threads)(void *self) QE_NOEXCEPT;    /* [any] how many threads parallel_for spreads over; NULL or 0: not said */
 } qe_host;
 typedef struct { uint32_t struct_size; int32_t kind, sm_min, sm_max /* 0 = open */, tier; } qe_capability; /* 1 native, 2 weight-only, 3 reference */
 typedef struct { uint32_t struct_size, n_rows; const char *name /* SCHEME in --plugin ID:SCHEME */, *quant_method, *summary;

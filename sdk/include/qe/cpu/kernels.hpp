@@ -1,0 +1,213 @@
+// qe/cpu/kernels.hpp: what a product is, number for number, and the scalar code that says so.
+//
+// Three paths, each with one order of operations, whatever M is and whichever instructions run it:
+//
+//   exact    f32 on dequantized weights.  acc += sum of 256 columns, each a chain of fused
+//            multiply-adds in column order
+//   float    float-like codes (FP8, NF4, 16 and 32 bits).  The same chains over code values; a
+//            segment ends with its span too, acc = fma(chain, scale, acc)
+//   integer  int8 activations, one scale for 32 inputs.  d = exact integer dot product of a block;
+//            chain = fma(d, x_scale, chain) over the blocks of a span;
+//            acc = fma(chain, scale, acc); acc = fma(offset, sum of x over the span, acc)
+//
+// and at the end out = acc * row factor. The fast versions must give equal bits; tests hold them to it.
+#pragma once
+
+#include <qe/activation.hpp>
+#include <qe/cpu/container.hpp>
+#include <qe/plugin.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace qe::cpu {
+
+inline constexpr int kSegment = 256;  // columns of one chain, at most
+
+// Activations of up to m tokens, made ready once a call and shared by the parts of a layer.
+struct Input {
+  std::int64_t m = 0, columns = 0, spans = 0;
+  const float* x = nullptr;       // [m][x_stride]: float and exact paths; columns ordered and padded
+  std::int64_t x_stride = 0;
+  const std::int8_t* q = nullptr;  // [m][columns], within +-127
+  const float* scale = nullptr;    // [m][columns / 32]
+  const float* sums = nullptr;     // [m][spans]: of the quantized x over each span
+};
+
+// Panels [begin, end) of one part times all tokens of the input.
+struct Job {
+  const std::byte* base = nullptr;
+  const Layout* layout = nullptr;
+  const Input* in = nullptr;
+  float* out = nullptr;  // row 0 of the part for token 0
+  std::int64_t out_stride = 0;
+  std::int64_t begin = 0, end = 0;
+};
+
+enum class Path { exact, floating, integer };
+
+// Float-like codes whose record is at most one factor; others take the exact path.
+template <class F>
+inline constexpr bool kFloating = !kInteger<F> && !meta_has_zero<typename F::Meta> && !meta_has_offset<typename F::Meta> &&
+                                  (!HasWeight<F> || HasRowFactor<F>);
+template <class F>
+inline constexpr Path kFastPath = kInteger<F> && (!HasWeight<F> || HasRowFactor<F> || !HasRowScale<F>) ? Path::integer
+                                  : kFloating<F>                                                        ? Path::floating
+                                                                                                        : Path::exact;
+// Whether the integer path has a correction to add.
+template <class F>
+inline constexpr bool kCorrects = meta_has_zero<typename F::Meta> || meta_has_offset<typename F::Meta> || Operand<F>::kBase != 0;
+
+// ---- activations -----------------------------------------------------------------------------------
+namespace scalar {
+
+// One block of 32 inputs to int8 and a scale. Anything not finite makes the scale NaN.
+inline float quantize_block(const float* x, std::int8_t* q) {
+  std::uint32_t top = 0;
+  for (int i = 0; i < kBlock; ++i) top = std::max(top, std::bit_cast<std::uint32_t>(x[i]) & 0x7fffffffu);
+  if (top >= 0x7f800000u) {
+    std::fill(q, q + kBlock, std::int8_t{0});
+    return std::bit_cast<float>(0x7fc00000u);
+  }
+  const float amax = std::bit_cast<float>(top);
+  const float inverse = amax < 1e-30f ? 0.0f : 127.0f / amax;
+  for (int i = 0; i < kBlock; ++i) q[i] = std::int8_t(std::clamp(std::nearbyint(x[i] * inverse), -127.0f, 127.0f));
+  return amax < 1e-30f ? 0.0f : amax / 127.0f;
+}
+
+// Sums of the quantized inputs over each span of one token.
+inline void span_sums(const std::int8_t* q, const float* scale, std::int64_t columns, std::int64_t span, float* sums) {
+  const std::int64_t step = std::min<std::int64_t>(span, kBlock);
+  std::int64_t at = 0;
+  for (std::int64_t c = 0; c < columns; ++at) {
+    float sum = 0;
+    for (const std::int64_t end = std::min(columns, c + span); c < end; c += step) {
+      std::int32_t total = 0;
+      for (std::int64_t i = 0; i < step; ++i) total += q[c + i];
+      sum = std::fma(scale[c / kBlock], float(total), sum);
+    }
+    sums[at] = sum;
+  }
+}
+
+// ---- products --------------------------------------------------------------------------------------
+template <class F>
+void run_exact(const Job& j) {
+  const Layout& l = *j.layout;
+  float w[kBlock * kRows];
+  for (std::int64_t p = j.begin; p < j.end; ++p) {
+    const std::byte* panel = j.base + p * l.stride;
+    const int rows = int(std::min<std::int64_t>(kRows, l.n - p * kRows));
+    for (std::int64_t t = 0; t < j.in->m; ++t) {
+      const float* x = j.in->x + t * j.in->x_stride;
+      float acc[kRows] = {}, chain[kRows] = {};
+      for (std::int64_t b = 0; b < l.columns / kBlock; ++b) {
+        dequant_block<F>(panel, l, b, w);
+        for (int c = 0; c < kBlock; ++c)
+          for (int r = 0; r < kRows; ++r) chain[r] = std::fma(w[c * kRows + r], x[b * kBlock + c], chain[r]);
+        if ((b + 1) * kBlock % kSegment == 0 || b + 1 == l.columns / kBlock)
+          for (int r = 0; r < kRows; ++r) acc[r] += chain[r], chain[r] = 0;
+      }
+      for (int r = 0; r < rows; ++r) j.out[t * j.out_stride + p * kRows + r] = acc[r];
+    }
+  }
+}
+
+template <class F>
+void run_floating(const Job& j) {
+  using M = typename F::Meta;
+  const Layout& l = *j.layout;
+  std::uint8_t narrow[kRows * kBlock];
+  for (std::int64_t p = j.begin; p < j.end; ++p) {
+    const std::byte* panel = j.base + p * l.stride;
+    const int rows = int(std::min<std::int64_t>(kRows, l.n - p * kRows));
+    for (std::int64_t t = 0; t < j.in->m; ++t) {
+      const float* x = j.in->x + t * j.in->x_stride;
+      float acc[kRows] = {}, chain[kRows] = {};
+      for (std::int64_t c = 0; c < l.columns; ++c) {
+        const std::byte* codes = panel + l.code_at + c / kBlock * l.block_bytes;
+        if constexpr (F::Planes::bits <= 8)
+          if (c % kBlock == 0) unpack_block<F>(codes, narrow, kBlock);
+        const bool ends = (c + 1) % l.span == 0 || (c % l.span + 1) % kSegment == 0 || c + 1 == l.columns;
+        for (int r = 0; r < kRows; ++r) {
+          float v;
+          if constexpr (F::Planes::bits <= 8) {
+            v = F::value(narrow[r * kBlock + c % kBlock]);
+          } else {
+            Code<F> code;
+            std::memcpy(&code, codes + std::size_t(c % kBlock * kRows + r) * sizeof code, sizeof code);
+            v = wide_value<F>(code);
+          }
+          chain[r] = std::fma(v, x[c], chain[r]);
+          if (ends) {
+            acc[r] = meta_has_scale<M> ? std::fma(chain[r], terms_at<F>(panel, l, c, r).scale, acc[r]) : acc[r] + chain[r];
+            chain[r] = 0;
+          }
+        }
+      }
+      for (int r = 0; r < rows; ++r) {
+        float y = acc[r];
+        if constexpr (HasRowScale<F>) y = y * row_factor<F>(row_at<F>(panel, r));
+        j.out[t * j.out_stride + p * kRows + r] = y;
+      }
+    }
+  }
+}
+
+template <class F>
+void run_integer(const Job& j) {
+  using M = typename F::Meta;
+  using Op = Operand<F>;
+  const Layout& l = *j.layout;
+  const std::int64_t step = std::min<std::int64_t>(l.span, kBlock), blocks = l.columns / kBlock;
+  std::uint8_t codes[kRows * kBlock];
+  for (std::int64_t p = j.begin; p < j.end; ++p) {
+    const std::byte* panel = j.base + p * l.stride;
+    const int rows = int(std::min<std::int64_t>(kRows, l.n - p * kRows));
+    for (std::int64_t t = 0; t < j.in->m; ++t) {
+      const std::int8_t* q = j.in->q + t * j.in->columns;
+      const float* scale = j.in->scale + t * blocks;
+      const float* sums = j.in->sums + t * j.in->spans;
+      float acc[kRows] = {}, chain[kRows] = {};
+      for (std::int64_t c = 0; c < l.columns; c += step) {
+        if (c % kBlock == 0) unpack_block<F>(panel + l.code_at + c / kBlock * l.block_bytes, codes, kBlock);
+        const bool ends = (c + step) % l.span == 0 || c + step == l.columns;
+        for (int r = 0; r < kRows; ++r) {
+          std::int32_t dot = 0;
+          for (std::int64_t i = 0; i < step; ++i) dot += Op::of(codes[r * kBlock + c % kBlock + i]) * q[c + i];
+          chain[r] = std::fma(float(dot), scale[c / kBlock], chain[r]);
+          if (!ends) continue;
+          const Terms term = terms_at<F>(panel, l, c, r);
+          acc[r] = std::fma(chain[r], term.scale * Op::kStep, acc[r]);
+          if constexpr (kCorrects<F>) {
+            float base = Op::kBase * Op::kStep;
+            if constexpr (meta_has_zero<M>) base = base - term.zero;
+            base = term.scale * base;
+            if constexpr (meta_has_offset<M>) base = base + term.offset;
+            acc[r] = std::fma(base, sums[c / l.span], acc[r]);
+          }
+          chain[r] = 0;
+        }
+      }
+      for (int r = 0; r < rows; ++r) {
+        float y = acc[r];
+        if constexpr (HasRowScale<F>) y = y * row_factor<F>(row_at<F>(panel, r));
+        j.out[t * j.out_stride + p * kRows + r] = y;
+      }
+    }
+  }
+}
+
+template <class F>
+void run(const Job& j, Path path) {
+  if constexpr (kFastPath<F> == Path::integer) {
+    if (path == Path::integer) return run_integer<F>(j);
+  } else if constexpr (kFastPath<F> == Path::floating) {
+    if (path == Path::floating) return run_floating<F>(j);
+  }
+  run_exact<F>(j);
+}
+
+}  // namespace scalar
+}  // namespace qe::cpu
