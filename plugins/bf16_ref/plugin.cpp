@@ -26,9 +26,8 @@ struct Plugin : qe::Linears<Plugin, F32, F16, BF16> {
       const std::string dtype = qe::Config(m.cfg).str("model.torch_dtype", qe::Config(m.cfg).str("model.dtype", "bfloat16"));
       return dtype == "float32" ? 0 : dtype == "float16" ? 1 : 2;
     }
-    for (int i = 0; i < 3; ++i) {
-      if (t->dtype == kDtypes[i] || t->dtype == QE_GGML + (i == 0 ? 0 : i == 1 ? 1 : 30)) return i;
-    }
+    for (int i = 0; i < 3; ++i)
+      if (t->dtype == kDtypes[i]) return i;
     return why("%s is %s; this plugin reads F32, F16 and BF16", name.c_str(), qe::dtype_name(t->dtype)), -1;
   }
 

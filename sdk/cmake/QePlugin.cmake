@@ -2,16 +2,16 @@
 #
 # Reads plugin.toml beside the calling CMakeLists.txt and writes NAME.so and NAME.qeplugin.toml (the
 # same text, with the library's name and sha256) into the folder of QE_PLUGIN_DIR. Exports one symbol.
-if(NOT DEFINED QE_PLUGIN_DIR)
-  set(QE_PLUGIN_DIR ${CMAKE_BINARY_DIR}/bin/plugins)
-endif()
-if(NOT DEFINED QE_PLUGIN_INSTALL_DIR)
-  set(QE_PLUGIN_INSTALL_DIR lib/qengine/plugins)
-endif()
-set(QE_PLUGIN_CMAKE_DIR ${CMAKE_CURRENT_LIST_DIR})
 
 function(qe_add_plugin name)
   cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
+  set(QE_PLUGIN_CMAKE_DIR ${CMAKE_CURRENT_FUNCTION_LIST_DIR})
+  if(NOT DEFINED QE_PLUGIN_DIR)
+    set(QE_PLUGIN_DIR ${CMAKE_BINARY_DIR}/bin/plugins)
+  endif()
+  if(NOT DEFINED QE_PLUGIN_INSTALL_DIR)
+    set(QE_PLUGIN_INSTALL_DIR lib/qengine/plugins)
+  endif()
   add_library(${name} MODULE ${A_SOURCES})
   target_link_libraries(${name} PRIVATE qengine::sdk ${A_DEPS})
   if(TARGET qe_warnings)

@@ -76,7 +76,7 @@ inline int host_threads() {
 template <class F>
 void parallel_for(std::int64_t n, F&& body) {
   struct Call {
-    F* body;
+    std::remove_reference_t<F>* body;
     std::exception_ptr error;
     int failed = 0;
   } call{&body, nullptr};

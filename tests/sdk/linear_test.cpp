@@ -1,0 +1,179 @@
+// Every path of the CPU product against a double-precision sum over the definition, and the fast
+// code against the scalar code, bit for bit.
+#include <gtest/gtest.h>
+#include <qe/format_impl.hpp>
+#include <qe/stream_linear.hpp>
+
+#include <random>
+
+#include "tests/sdk/formats.hpp"
+#include "tests/support/mock_host.hpp"
+
+namespace {
+
+using namespace qe_test;
+using qe::Planes;
+namespace meta = qe::meta;
+
+template <class F>
+struct One : qe::Linear<One<F>, F> {
+  static constexpr qe::Row kRows[] = {{QE_CPU, 0, 0, 1}};
+  static constexpr const char *kScheme = "test", *kQuantMethod = "test";
+  static int detect(const qe_model&, qe::Reason&) { return 0; }
+};
+
+template <class T>
+class LinearTest : public testing::Test {};
+
+// name: planes, record, meaning
+using Formats = testing::Types<
+    Made<Planes<4>, meta::ScaleF16, Ramp<-8>>, Made<Planes<4>, meta::ScaleOffsetF16, Ramp<0>>, Made<Planes<8>, meta::ScaleF16, Ramp<-128>>,
+    Made<Planes<4>, meta::ScaleF16ZeroU8, Ramp<0>>, Made<Planes<8>, meta::ScaleBF16ZeroU8, Ramp<0>>, Made<Planes<2, 1>, meta::ScaleF32ZeroU8, Ramp<0>>,
+    Made<Planes<4, 1>, meta::ScaleF16, Ramp<-16>>, Made<Planes<4, 2>, meta::TwoLevelScale, Ramp<-32>>, Made<Planes<2>, meta::TwoLevelScaleMin4, Ramp<0>>,
+    Made<Planes<2, 1>, meta::TwoLevelScale, Ramp<-4>>, Made<Planes<4>, meta::TwoLevelScaleMin, Ramp<0>>, Made<Planes<4, 1>, meta::TwoLevelScaleMin, Ramp<0>>,
+    Made<Planes<4, 2, 1>, meta::ScaleBF16, Ramp<-64>>, Made<Planes<4>, meta::E8M0, E2M1>, Made<Planes<4>, meta::ScaleF16, Iq4>,
+    Made<Planes<4>, meta::ScaleF32, Nf4>, Made<Planes<8>, meta::ScaleF32, E4M3>, Made<Planes<8>, meta::Shared<meta::ScaleF32>, E4M3>,
+    Made<Planes<8>, meta::E8M0, E4M3>, Made<Planes<8>, meta::None, E5M2>, Made<Planes<4, 2>, meta::E4M3, Cube>, Made<Planes<8>, meta::ScaleOffsetF32, Ramp<-127>>>;
+TYPED_TEST_SUITE(LinearTest, Formats);
+
+struct Fused {
+  std::vector<qe_part> parts;
+  std::vector<const qe_part*> pointers;
+  std::vector<std::string> names;
+  qe_layer layer{};
+  Fused(std::vector<std::int64_t> ns, std::int64_t k, int flags, std::int64_t m_max) {
+    names.resize(ns.size());
+    for (std::size_t i = 0; i < ns.size(); ++i) names[i] = "part" + std::to_string(i);
+    for (std::size_t i = 0; i < ns.size(); ++i) {
+      qe_part p{};
+      p.struct_size = sizeof p;
+      p.name = {names[i].data(), names[i].size()};
+      p.n = p.n_end = ns[i];
+      parts.push_back(p);
+    }
+    for (const auto& p : parts) pointers.push_back(&p);
+    layer.struct_size = sizeof layer;
+    layer.n_parts = std::uint32_t(ns.size());
+    layer.parts = pointers.data();
+    layer.k = layer.k_end = k;
+    layer.flags = flags;
+    layer.m_max = m_max;
+    layer.tp_size = 1;
+  }
+};
+
+qe_tensor matrix(float* data, std::int64_t rows, std::int64_t cols) {
+  qe_tensor t{};
+  t.dtype = QE_F32, t.rank = 2, t.dim[0] = rows, t.dim[1] = cols, t.stride[0] = cols, t.stride[1] = 1, t.data = data;
+  return t;
+}
+
+template <class P>
+struct Loaded {
+  qe_plan plan{};
+  qe_linear h = nullptr;
+  qengine::test::MockHost& host;
+  Loaded(qengine::test::MockHost& host, Fused& f) : host(host) {
+    qe::detail::host_table = &host.table;
+    const qe_model m = host.model();
+    qe_error e{};
+    plan.struct_size = sizeof plan;
+    EXPECT_EQ(P::plan(&host.device, &m, &f.layer, &plan, &e), QE_OK) << e.message;
+    EXPECT_EQ(plan.claim, 2) << plan.reason;
+    EXPECT_EQ(P::load(reinterpret_cast<qe_dev>(&host.device), &m, &f.layer, nullptr, &h, &e), QE_OK) << e.message;
+    if (!h) return;
+    EXPECT_EQ(P::bytes(h, QE_MEM_WEIGHT), plan.weight_bytes);
+    EXPECT_EQ(P::bytes(h, QE_MEM_PERSIST), plan.persist_bytes);
+    EXPECT_EQ(host.allocated[QE_MEM_WEIGHT], std::max<std::uint64_t>(1, plan.weight_bytes));
+    EXPECT_EQ(host.allocated[QE_MEM_PERSIST], plan.persist_bytes);
+  }
+  ~Loaded() {
+    if (h) P::destroy(h);
+    EXPECT_EQ(host.live, 0);
+  }
+  std::vector<float> dequant(std::int64_t n, std::int64_t k) {
+    std::vector<float> w(std::size_t(n * k), NAN);
+    qe_tensor t = matrix(w.data(), n, k);
+    qe_error e{};
+    EXPECT_EQ(P::dequant(h, 0, n, &t, nullptr, &e), QE_OK) << e.message;
+    return w;
+  }
+  std::vector<float> run(const std::vector<float>& x, std::int64_t m, std::int64_t k, std::int64_t n) {
+    std::vector<float> y(std::size_t(m * n), NAN);
+    std::vector<std::byte> space(std::size_t(plan.regime[0].workspace_bytes), std::byte{0xff});
+    qe_run r{};
+    r.struct_size = sizeof r;
+    r.m = m;
+    r.in = matrix(const_cast<float*>(x.data()), m, k);
+    r.out = matrix(y.data(), m, n);
+    r.workspace = space.data();
+    r.workspace_bytes = space.size();
+    qe_error e{};
+    EXPECT_EQ(P::run(h, &r, &e), QE_OK) << e.message;
+    return y;
+  }
+};
+
+std::vector<float> inputs(std::int64_t m, std::int64_t k, unsigned seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> d;
+  std::vector<float> x(std::size_t(m * k));
+  for (std::int64_t t = 0; t < m; ++t)
+    for (std::int64_t i = 0; i < k; ++i) x[std::size_t(t * k + i)] = d(rng) * (0.2f + 2.0f * unit(hash(std::uint64_t(i), 5)));  // unequal channels
+  return x;
+}
+
+double nmse(const std::vector<float>& y, const std::vector<float>& w, const std::vector<float>& x, std::int64_t m, std::int64_t k, std::int64_t n) {
+  double err = 0, ref = 0;
+  for (std::int64_t t = 0; t < m; ++t)
+    for (std::int64_t i = 0; i < n; ++i) {
+      double s = 0;
+      for (std::int64_t j = 0; j < k; ++j) s += double(w[std::size_t(i * k + j)]) * x[std::size_t(t * k + j)];
+      const double d = y[std::size_t(t * n + i)] - s;
+      err += d * d, ref += s * s;
+    }
+  return ref > 0 ? err / ref : err;
+}
+
+struct Shape { std::int64_t n, k; int group; };
+const Shape kShapes[] = {{16, 256, 32}, {24, 512, 128}, {7, 256, 16}, {9, 768, 0}, {33, 512, 64}};
+const Shape kOddShapes[] = {{8, 40, 32}, {13, 100, 24}, {5, 33, 0}, {17, 272, 128}, {1, 1, 0}, {20, 330, 48}, {11, 95, 10}};
+
+template <class F> constexpr bool two_level = qe::meta_super_bytes<typename F::Meta> > 0;
+
+TYPED_TEST(LinearTest, DequantIsTheDefinitionAndErrorsAreTheExpectedOnes) {
+  using F = TypeParam;
+  std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
+  if (!two_level<F>) shapes.insert(shapes.end(), std::begin(kOddShapes), std::end(kOddShapes));
+  for (const Shape& s : shapes) {
+    if (two_level<F> && s.group != 16 && s.group != 32) continue;
+    SCOPED_TRACE(testing::Message() << s.n << " x " << s.k << " group " << s.group);
+    group_size() = s.group;
+    const Source source{s.group};
+    const std::int64_t m = 5;
+    const auto x = inputs(m, s.k, 3);
+    for (const bool exact : {true, false}) {
+      qengine::test::MockHost host;
+      Fused f({s.n}, s.k, exact ? QE_LAYER_EXACT : 0, m);
+      Loaded<One<F>> l(host, f);
+      ASSERT_TRUE(l.h);
+      const auto w = l.dequant(s.n, s.k);
+      for (std::int64_t n = 0; n < s.n; ++n)
+        for (std::int64_t k = 0; k < s.k; ++k) {
+          typename F::Meta::Value v = F::meta(source, n, k);
+          std::byte record[16]{}, super[16]{};
+          F::Meta::pack(v, record);
+          if constexpr (two_level<F>) F::Meta::pack_super(F::super(source, n, k), super);
+          ASSERT_EQ(w[std::size_t(n * s.k + k)], qe::weight<F>(F::value(F::code(source, n, k)), qe::terms_of<typename F::Meta>(super, record), 1.0f)) << n << ' ' << k;
+        }
+      const double e = nmse(l.run(x, m, s.k, s.n), w, x, m, s.k, s.n);
+      const bool integer = !exact && qe::cpu::kFastPath<F> == qe::cpu::Path::integer;
+      EXPECT_LE(e, integer ? 1e-4 : 1e-10);
+      if (integer && s.n * s.k > 1000) {
+        EXPECT_GE(e, 5e-6);  // int8 activations leave a mark
+      }
+    }
+  }
+}
+
+}  // namespace
