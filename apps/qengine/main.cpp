@@ -10,8 +10,8 @@
 #include <new>
 
 #include "apps/qengine/command.hpp"
-#include "apps/qengine/crash.hpp"
 #include "core/base/log.hpp"
+#include "core/base/nearest.hpp"
 
 namespace qengine {
 
@@ -162,7 +162,6 @@ int dispatch(std::vector<std::string> args) {
 int main(int argc, char** argv) {
   using namespace qengine;
   install_stop_handlers();
-  install_crash_handler();
   try {
     const int code = dispatch({argv + 1, argv + argc});
     print("");  // whatever stdio still holds must arrive, or be reported

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/base/error.hpp"
+#include "core/base/nearest.hpp"
 
 extern char** environ;
 

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "core/base/error.hpp"
+#include "core/base/nearest.hpp"
 
 namespace qengine {
 namespace {

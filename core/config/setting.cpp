@@ -158,39 +158,4 @@ std::optional<std::string> normalize(const Setting& s, std::string_view text, st
   return std::nullopt;
 }
 
-// ---- "did you mean" --------------------------------------------------------------------------------
-
-int edit_distance(std::string_view a, std::string_view b) {
-  // Three rows of the usual table; a transposition looks two rows back.
-  std::vector<int> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) last[j] = static_cast<int>(j);
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    row[0] = static_cast<int>(i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
-    }
-    before.swap(last);
-    last.swap(row);
-  }
-  return last[b.size()];
-}
-
-std::string nearest(std::string_view word, std::span<const std::string> candidates, int limit) {
-  const std::string* best = nullptr;
-  int least = limit + 1;
-  for (const std::string& c : candidates) {
-    const int d = edit_distance(word, c);
-    if (d < least) least = d, best = &c;
-  }
-  if (best) return *best;
-  // A longer or shorter form of a name ("model-length" for "model-len...").
-  std::size_t most = 3;
-  for (const std::string& c : candidates) {
-    const std::size_t same = std::mismatch(word.begin(), word.end(), c.begin(), c.end()).first - word.begin();
-    if ((same == word.size() || same == c.size()) && same > most) most = same, best = &c;
-  }
-  return best ? *best : std::string();
-}
-
 }  // namespace qengine

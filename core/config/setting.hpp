@@ -87,12 +87,4 @@ std::optional<long long> parse_integer(std::string_view text, bool bytes);
 std::optional<double> parse_number(std::string_view text);
 std::optional<bool> parse_bool(std::string_view text);
 
-// ---- "did you mean" --------------------------------------------------------------------------------
-
-// Damerau-Levenshtein distance (optimal string alignment).
-int edit_distance(std::string_view a, std::string_view b);
-
-// The nearest candidate within `limit` edits, or one that begins as `word` does; "" when none is near.
-std::string nearest(std::string_view word, std::span<const std::string> candidates, int limit = 2);
-
 }  // namespace qengine

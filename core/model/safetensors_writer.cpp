@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 Error cannot_write(const fs::path& file, int error) {
-  Error e("E107", "cannot write " + file.string() + ": " + std::strerror(error));
+  Error e("E108", "cannot write " + file.string() + ": " + std::strerror(error));
   if (error == ENOSPC) e.hint("free some space, or name another --output");
   return e;
 }

@@ -28,7 +28,7 @@ struct SafetensorsEntry {
 
 class SafetensorsWriter {
  public:
-  // Throws Error E107 when the file cannot be written (no folder, no space, no permission).
+  // Throws Error E108 when the file cannot be written (no folder, no space, no permission).
   SafetensorsWriter(std::filesystem::path file, std::vector<SafetensorsEntry> entries,
                     const std::vector<std::pair<std::string, std::string>>& metadata = {});
   ~SafetensorsWriter();
@@ -49,7 +49,7 @@ class SafetensorsWriter {
   std::unique_ptr<State> state_;
 };
 
-// Any other file written the same way: whole under its name, or not at all. Throws Error E107.
+// Any other file written the same way: whole under its name, or not at all. Throws Error E108.
 void write_file_safely(const std::filesystem::path& file, std::string_view content);
 
 // Rounded to nearest, ties to even; NaN stays NaN.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <random>
 #include <set>
 
 namespace qengine {
@@ -39,37 +38,6 @@ TEST(Normalize, SaysWhatWasExpected) {
   const Setting format{.name = "log-format", .kind = Kind::kChoice, .value = "text|json"};
   EXPECT_EQ(normalize(format, "xml", &expected), std::nullopt);
   EXPECT_EQ(expected, "text or json");
-}
-
-// Against the definition by recursion.
-int slow_distance(std::string_view a, std::string_view b) {
-  if (a.empty()) return static_cast<int>(b.size());
-  if (b.empty()) return static_cast<int>(a.size());
-  int d = std::min({slow_distance(a.substr(1), b) + 1, slow_distance(a, b.substr(1)) + 1,
-                    slow_distance(a.substr(1), b.substr(1)) + (a[0] != b[0])});
-  if (a.size() > 1 && b.size() > 1 && a[0] == b[1] && a[1] == b[0]) d = std::min(d, slow_distance(a.substr(2), b.substr(2)) + 1);
-  return d;
-}
-
-TEST(EditDistance, AgreesWithItsDefinition) {
-  std::mt19937 rng(7);
-  const auto word = [&] {
-    std::string w(rng() % 7, ' ');
-    for (char& c : w) c = static_cast<char>('a' + rng() % 3);
-    return w;
-  };
-  for (int i = 0; i < 400; ++i) {
-    const std::string a = word(), b = word();
-    ASSERT_EQ(edit_distance(a, b), slow_distance(a, b)) << a << " " << b;
-  }
-}
-
-TEST(Nearest, FindsSlipsAndLongerForms) {
-  const std::vector<std::string> names{"max-model-len", "max-num-seqs", "model", "prompt"};
-  EXPECT_EQ(nearest("max-mdoel-len", names), "max-model-len");
-  EXPECT_EQ(nearest("max-model-length", names), "max-model-len");
-  EXPECT_EQ(nearest("promt", names), "prompt");
-  EXPECT_EQ(nearest("zebra", names), "");
 }
 
 // What the generated flags, keys, environment names and help texts rely on.

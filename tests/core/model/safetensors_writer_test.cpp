@@ -77,7 +77,7 @@ TEST_F(SafetensorsWriterFile, NamesTheFileItCannotWrite) {
     SafetensorsWriter(folder_ / "no" / "a.safetensors", {});
     FAIL();
   } catch (const Error& e) {
-    EXPECT_EQ(e.code(), "E107");
+    EXPECT_EQ(e.code(), "E108");
     EXPECT_NE(e.message().find("no/a.safetensors"), std::string::npos);
   }
 }
