@@ -10,10 +10,12 @@
 
 #include <qe/plugin.h>
 
+#include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/model/checkpoint.hpp"
@@ -41,8 +43,14 @@ struct LayerSpec {
 };
 
 // Every matrix that may be quantized, in forward order: qkv, o, gate_up, down of each layer, then
-// embed_tokens (role EMBED; only when it is not tied) and lm_head (role LM_HEAD).
+// embed_tokens (role EMBED; only when it is not tied) and lm_head (role LM_HEAD). FormatPlan::layers()
+// is this list after a look at the tensors: a bias that the checkpoint has is set, and a tied model
+// whose head has its own quantized tensors gets both roles. Embedding lookup goes through the EMBED
+// entry when there is one, else through `rows` of LM_HEAD.
 std::vector<LayerSpec> layer_specs(const ModelConfig& config);
+
+// The description of this machine's CPU, as plugins see it.
+qe_device cpu_device();
 
 enum class Fallback { kError, kWarn, kAllow };
 enum class ActivationQuant { kCheckpoint, kOff, kDynamic, kAuto };
@@ -64,6 +72,8 @@ struct FormatOptions {
   ActivationQuant activation_quant = ActivationQuant::kCheckpoint;
   bool exact = false;
   std::int64_t m_max = 2048;
+  qe_device device = cpu_device();
+  const std::atomic<bool>* cancel = nullptr;  // set: plugins stop loading, load() throws
 };
 
 // A row of the start-up table, `inspect` and `run --json` (serving.md 1.7, 7.3).
@@ -72,7 +82,16 @@ struct LayerReport {
   std::uint64_t bytes = 0, persist_bytes = 0, load_temp_bytes = 0;
   std::string reason;
   int index = -1;
+  bool tied = false;  // lm_head that is also the embedding
 };
+
+// The table of serving.md 7.3. Equal neighbours are merged unless `expand`.
+struct TableRow {
+  std::string layers, plugin, kernel, tier, bytes, why;
+};
+std::string format_table(std::span<const LayerReport> report, bool expand, std::span<const TableRow> more = {});
+// "9.1 KiB", "280.5 MiB", "2.48 GiB".
+std::string format_bytes(std::uint64_t bytes);
 
 struct PluginScore {
   const Plugin* plugin = nullptr;
@@ -106,7 +125,8 @@ class Linear {
 
 class FormatPlan {
  public:
-  // Throws E1xx to E4xx. `checkpoint` may be config-only: then nothing is promised about tensors.
+  // Throws E1xx to E4xx; warnings go to the log once. `checkpoint` may be config-only: then nothing is
+  // promised about tensors. `host` must outlive the plan and what it loads.
   static std::unique_ptr<FormatPlan> make(const PluginHost& host, std::shared_ptr<const Checkpoint> checkpoint,
                                           const ModelConfig& config, const FormatOptions& options);
   ~FormatPlan();
@@ -117,16 +137,18 @@ class FormatPlan {
   const std::string& choice() const;               // why the winning plugin, one line
   std::vector<std::string> ignored_tensors() const;  // "NAME (rule)"
   std::vector<std::string> unused_rules() const;
-  std::vector<std::string> warnings() const;       // W-lines to print once
+  std::vector<std::string> warnings() const;       // the W-lines, for reports; already logged
   std::uint64_t weight_bytes() const;
   std::uint64_t load_temp_bytes() const;           // largest of any layer
 
-  // layers()[i], loaded. Call in order; checks bytes() against the plan (E309) and NaN/Inf policy of
-  // the plugins. `pool` serves the plugins' parallel_for while loading and running.
+  // layers()[i], loaded. Call in order; checks bytes() against the plan (E309). `pool` serves the
+  // plugins' parallel_for while loading and running and must outlive the result, which may outlive
+  // the plan. Linears of one plan share a workspace: run them one after another.
   std::unique_ptr<Linear> load(std::size_t i, ThreadPool& pool) const;
 
-  // 16- or 32-bit tensors that core itself uses (norms, biases, unquantized embeddings), as float32.
-  // REQUIRES: the shape was announced in make(). Missing: Error E202.
+  // 16- or 32-bit tensors that core itself uses (norms and biases), as float32, biases in the order of
+  // the model's rows. Missing: Error E202; wrong shape or dtype E204; not finite E206. make() has
+  // checked all that the architecture needs.
   std::vector<float> dense(const std::string& name, std::span<const std::int64_t> shape) const;
 
   struct Impl;

@@ -25,7 +25,7 @@
 
 namespace qengine {
 
-class ThreadPool;
+class PluginServices;
 
 enum class Trust { kBuiltin, kHash, kAny };
 
@@ -35,8 +35,10 @@ struct AllowEntry {
 
 struct PluginHostOptions {
   // Searched in order: the program's own folder (plugins/ beside it in a build, ../lib/qengine/plugins
-  // installed) always comes first, then these, then QENGINE_PLUGIN_PATH unless privileged.
+  // installed) always comes first, then these, then QENGINE_PLUGIN_PATH unless privileged. Never the
+  // current directory.
   std::vector<std::filesystem::path> paths;
+  std::filesystem::path builtin_dir;  // the program's own folder; empty: derived from /proc/self/exe
   Trust trust = Trust::kHash;
   std::vector<AllowEntry> allow;
   std::map<std::string, Json> plugin_options;  // by plugin name: [plugins.options.NAME], --plugin-opt
@@ -53,6 +55,8 @@ struct PluginAlias {
   int kind = 0;  // 1 flag, 2 name, 3 option, 4 value
   std::string alias, condition, replacement, since, removed_in, message;
   std::string owner;  // plugin id whose data this is
+
+  bool deprecated() const { return !since.empty(); }  // "deprecated since"; a plain synonym has none
 };
 
 // One installed plugin. `weight` / `kv` are null when it does not offer them or is data only.
@@ -68,9 +72,13 @@ struct Plugin {
   const qe_plugin* descriptor = nullptr;
   const qe_weight_v1* weight = nullptr;
   const qe_kv_v1* kv = nullptr;
+  PluginServices* services = nullptr;  // its host table; never destroyed
+
+  bool data_only() const { return descriptor == nullptr; }  // a manifest without a library
 };
 
 struct RefusedPlugin {
+  std::string id, name;  // as far as they could be read
   std::filesystem::path path;
   std::string code;    // "E301", "E302", ...
   std::string reason;  // the whole error text
@@ -78,8 +86,8 @@ struct RefusedPlugin {
 
 // What --plugin / --quantization resolved to.
 struct PluginChoice {
-  const Plugin* plugin = nullptr;
-  std::string scheme;  // "" = by detection
+  const Plugin* plugin = nullptr;  // null: several would do, the highest detection score decides
+  std::string scheme;  // "" = the plugin's own choice
   std::string how;     // one line for the log: "--quantization gptq -> gptq_marlin (quant_method gptq in config.json)"
 };
 
@@ -98,18 +106,34 @@ class PluginHost {
 
   // "ID[:SCHEME]" of --plugin / [[quant.override]] plugin. Throws E103 (with installed names and the
   // nearest), E301/E302 when that plugin was refused.
-  PluginChoice choose(std::string_view spec) const;
+  // `origin` is for messages: where the name was written.
+  PluginChoice choose(std::string_view spec, const std::string& origin = "--plugin") const;
   // A --quantization value on this checkpoint, through the aliases and methods of the installed
-  // plugins. Throws E103, E104, E105; warns W901 once, or throws it under deny_deprecated.
+  // plugins. Throws E103, E104, E105; warns W901 once, or throws E107 under deny_deprecated.
   PluginChoice choose_quantization(std::string_view value, const Checkpoint& checkpoint) const;
 
-  // Inspects one library or manifest file without adding it (plugin info FILE, plugin trust FILE).
+  // An alias of kind 4 (value), "FLAG=VALUE" -> "PLUGIN[:SCHEME]": what a core flag's value means here,
+  // such as "quantize-lm-head=fp8". Throws E103 when no installed plugin offers it.
+  PluginChoice choose_value(const std::string& flag, std::string_view value) const;
+
+  // Throws E102 for an option that its plugin does not declare, naming the nearest.
+  void check_options() const;
+
+  // Inspects one library or manifest file without adding it or running its code (plugin info FILE,
+  // plugin trust FILE): the manifest's data, and the sha256 of the file that [[plugins.allow]] names.
   static Plugin read_manifest(const std::filesystem::path& library_or_manifest);
 
  private:
   struct Impl;
+  // W901 once for each alias, or E107 under deny_deprecated.
+  void warn_deprecated(const PluginAlias& alias, const std::string& written, const std::string& replacement, const std::string& where) const;
   PluginHostOptions options_;
   std::unique_ptr<Impl> impl_;
 };
+
+// "gptq (4-bit, group 128)", "not quantized (bfloat16)".
+std::string describe_quantization(const Checkpoint& checkpoint);
+// The checkpoint's quant_method, "none" when it is not quantized.
+std::string quant_method_of(const Checkpoint& checkpoint);
 
 }  // namespace qengine
