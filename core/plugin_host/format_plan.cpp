@@ -773,12 +773,6 @@ std::string kernels_of(const qe_plan& plan) {
 
 }  // namespace
 
-std::string shape_text(std::span<const std::int64_t> shape) {
-  std::string out = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
-  return out + "]";
-}
-
 std::string mismatch(const Tensor& t, const Want& w) {
   if (w.dtypes && (t.dtype < 0 || t.dtype >= 64 || !(w.dtypes >> t.dtype & 1))) return "has dtype " + dtype_name(t.dtype) + ", expected " + dtype_list(w.dtypes);
   if (w.rank < 0) return {};

@@ -8,6 +8,7 @@
 
 #include "core/base/log.hpp"
 #include "core/base/thread_pool.hpp"
+#include "core/model/text.hpp"
 #include "core/plugin_host/call.hpp"
 
 namespace qengine {
@@ -241,7 +242,7 @@ std::string plugin_text(std::string_view text, std::size_t max) {
     out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
   }
   while (!out.empty() && out.back() == ' ') out.pop_back();
-  return out;
+  return as_utf8(out);
 }
 
 PluginServices::PluginServices(std::string plugin) : plugin_(std::move(plugin)), table_{} {

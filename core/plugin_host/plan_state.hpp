@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/model/text.hpp"
 #include "core/plugin_host/format_plan.hpp"
 #include "core/plugin_host/host_table.hpp"
 
@@ -86,8 +87,6 @@ class LayerView {
 std::unique_ptr<Linear> load_layer(const std::shared_ptr<PlanState>& state, std::size_t i, ThreadPool& pool);
 std::vector<float> load_dense(const PlanState& state, const std::string& name, std::span<const std::int64_t> shape);
 
-// "[1024, 256]"
-std::string shape_text(std::span<const std::int64_t> shape);
 // How a tensor differs from what is wanted: "has shape [16, 32], expected [32, 32]"; "" when it does not.
 std::string mismatch(const Tensor& tensor, const Want& want);
 
