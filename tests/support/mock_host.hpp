@@ -14,6 +14,7 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -27,12 +28,16 @@ class MockHost {
     std::int32_t dtype = 0;
     std::vector<std::int64_t> shape;
     std::vector<std::byte> data;
+    std::span<const std::byte> borrowed;  // instead of data: somebody else's, who keeps it
   };
   std::map<std::string, Stored, std::less<>> tensors;
   nlohmann::ordered_json config;              // quantization config
-  nlohmann::ordered_json options, model_config;
+  nlohmann::ordered_json options, model_config, gguf;
   bool loading = true;                        // false: tensors above 1 MiB have no data
   int threads = 2;
+  int head_dim = 0;
+  std::atomic<bool> cancel{false};
+  int fail_alloc = -1;                        // this many allocations succeed, then one fails; -1: none fails
   std::vector<std::string> logged;
   std::map<int, std::uint64_t> allocated;     // by QE_MEM_*
   std::int64_t live = 0;                      // allocations not yet freed
@@ -46,6 +51,8 @@ class MockHost {
     table.self = this;
     table.log = [](void* s, std::int32_t, qe_str t) noexcept { me(s).logged.emplace_back(t.p, t.n); };
     table.alloc = [](void* s, const qe_device*, std::uint64_t bytes, std::uint64_t align, std::int32_t mem, void** out) noexcept -> qe_status {
+      *out = nullptr;
+      if (me(s).fail_alloc >= 0 && me(s).fail_alloc-- == 0) return QE_E_OOM;
       *out = std::aligned_alloc(align, (bytes + align - 1) / align * align);
       if (!*out) return QE_E_OOM;
       std::memset(*out, 0xa5, bytes);  // nobody may count on zeros
@@ -103,10 +110,11 @@ class MockHost {
       out->rank = std::int32_t(t.shape.size());
       std::int64_t stride = 1;
       for (int i = out->rank - 1; i >= 0; --i) out->dim[i] = t.shape[std::size_t(i)], out->stride[i] = stride, stride *= out->dim[i];
-      out->data = me(s).loading || t.data.size() <= (1u << 20) ? t.data.data() : nullptr;
+      const std::span<const std::byte> bytes = t.borrowed.data() ? t.borrowed : std::span<const std::byte>(t.data);
+      out->data = me(s).loading || bytes.size() <= (1u << 20) ? const_cast<std::byte*>(bytes.data()) : nullptr;
       return QE_OK;
     };
-    table.cancelled = [](void*) noexcept { return false; };
+    table.cancelled = [](void* s) noexcept { return me(s).cancel.load(); };
     table.extension = [](void*, const char*) noexcept -> const void* { return nullptr; };
     device.struct_size = sizeof device;
     device.kind = QE_CPU;
@@ -130,6 +138,7 @@ class MockHost {
     m.cfg = reinterpret_cast<qe_cfg>(this);
     m.ckpt = with_checkpoint ? reinterpret_cast<qe_ckpt>(this) : nullptr;
     m.model_type = {"llama", 5};
+    m.head_dim = head_dim;
     return m;
   }
 
@@ -139,6 +148,7 @@ class MockHost {
     const nlohmann::ordered_json* v = &config;
     if (path.starts_with("options.")) v = &options, path.remove_prefix(8);
     else if (path.starts_with("model.")) v = &model_config, path.remove_prefix(6);
+    else if (path.starts_with("gguf.")) v = &gguf, path.remove_prefix(5);
     while (!path.empty()) {
       if (v->is_object() && v->contains(std::string(path))) return &(*v)[std::string(path)];  // keys may hold dots
       const std::size_t dot = path.find('.');

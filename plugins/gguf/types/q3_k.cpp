@@ -1,0 +1,5 @@
+#include <qe/format_impl.hpp>
+
+#include "../block_format.hpp"
+
+QE_FORMAT(qe_gguf::BlockFormat<qe_gguf::Q3_K>)
