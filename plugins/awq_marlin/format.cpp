@@ -191,12 +191,12 @@ Module describe(const qe_model& model, std::string_view name, int role, std::int
 
   if (is_compressed_tensors(model)) {
     const auto config = packed::CompressedTensorsConfig::read(model.cfg);
-    packed::PackedModule p = packed::packed_module(config, model, name, role);
+    const packed::PackedModule p = packed::packed_module(config, model, name, role);
     if (!p.ours) return no(p.reason);
     if (p.weights.num_bits != 4) return no(qe::format("%d-bit weights; this plugin reads 4-bit", p.weights.num_bits));
     m.storage = Module::Storage::kPackQuantized;
-    m.args = p.weights;
     m.partial = p.partial;
+    m.packed = p;
     m.group_size = p.weights.strategy == packed::QuantArgs::Strategy::kGroup ? p.weights.group_size : -1;
     if (packed::scale_dtype(model, name, "weight_scale", QE_BF16) == QE_F32) m.records = Module::Records::kWideScaleZero;
     return m;
@@ -240,7 +240,7 @@ Module describe(const qe_model& model, std::string_view name, int role, std::int
 IntMatrix bind(qe::Io& io, const qe::Part& part, const Module& module) {
   switch (module.storage) {
     case Module::Storage::kAwq: return bind_awq(io, part, module);
-    case Module::Storage::kPackQuantized: return packed::bind_pack_quantized(io, part, module.args);
+    case Module::Storage::kPackQuantized: return packed::bind_pack_quantized(io, part, module.packed);
     case Module::Storage::kNone: break;
   }
   throw qe::Error(QE_E_UNSUPPORTED, std::string(part.name()), module.reason);

@@ -48,7 +48,7 @@ struct Module {
   std::string partial;  // else: what of the scheme is left out
   Layout layout = Layout::kGemm;
   bool zero_point = true;
-  packed::QuantArgs args;  // of kPackQuantized
+  packed::PackedModule packed;  // of kPackQuantized
   std::int64_t group_size = -1;
   enum class Records { kScaleZero, kWideScaleZero, kScaleOffset } records = Records::kScaleZero;
 };

@@ -92,10 +92,10 @@ Config Config::read(qe_cfg cfg) {
   c.lm_head = view.flag("lm_head", false);
   for (const char* key : {"modules_in_block_to_quantize", "modules_to_quantize_inside_block"})
     for (std::int64_t i = 0; i < view.size(key); ++i) {
-      const std::string path = std::string(key) + "." + std::to_string(i);
+      const std::string path = std::string(key) + ".#" + std::to_string(i);
       if (const auto name = view.text(path)) c.only.push_back(*name);
       for (std::int64_t j = 0; j < view.size(path); ++j)
-        if (const auto name = view.text(path + "." + std::to_string(j))) c.only.push_back(*name);
+        if (const auto name = view.text(path + ".#" + std::to_string(j))) c.only.push_back(*name);
     }
 
   // Negative rules are asked first, whatever their place.

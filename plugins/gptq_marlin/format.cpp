@@ -121,11 +121,11 @@ Module describe(const qe_model& model, std::string_view name, int role, std::int
 
   if (is_compressed_tensors(model)) {
     const auto config = packed::CompressedTensorsConfig::read(model.cfg);
-    packed::PackedModule p = packed::packed_module(config, model, name, role);
+    const packed::PackedModule p = packed::packed_module(config, model, name, role);
     if (!p.ours) return no(p.reason);
     m.storage = Module::Storage::kPackQuantized;
-    m.args = p.weights;
     m.partial = p.partial;
+    m.packed = p;
     m.bits = p.weights.num_bits;
     m.group_size = p.weights.strategy == packed::QuantArgs::Strategy::kGroup ? p.weights.group_size : -1;
     m.wide_scales = packed::scale_dtype(model, name, "weight_scale", QE_BF16) == QE_F32;
@@ -167,7 +167,7 @@ IntMatrix bind(qe::Io& io, const qe::Part& part, const Module& module) {
   switch (module.storage) {
     case Module::Storage::kGptq: return bind_gptq(io, part, module);
     case Module::Storage::kMarlin: return bind_marlin(io, part, module);
-    case Module::Storage::kPackQuantized: return packed::bind_pack_quantized(io, part, module.args);
+    case Module::Storage::kPackQuantized: return packed::bind_pack_quantized(io, part, module.packed);
     case Module::Storage::kNone: break;
   }
   throw qe::Error(QE_E_UNSUPPORTED, std::string(part.name()), module.reason);

@@ -30,7 +30,7 @@ struct Module {
   std::string partial;  // else: what of the scheme is left out
   Parameters parameters;
   DiskFormat format = DiskFormat::kGptq;  // of kGptq
-  packed::QuantArgs args;                 // of kPackQuantized
+  packed::PackedModule packed;            // of kPackQuantized
   int bits = 0;
   std::int64_t group_size = -1;
   bool wide_scales = false;  // F32: records of their own

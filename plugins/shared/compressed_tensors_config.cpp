@@ -33,7 +33,7 @@ bool read_block(const ConfigView& view, const std::string& path, std::array<std:
   }
   if (view.size(path) != 2) return false;
   for (int i : {0, 1}) {
-    const auto v = view.whole(path + "." + std::to_string(i));
+    const auto v = view.whole(path + ".#" + std::to_string(i));
     if (!v) return false;
     block[i] = *v;
   }
@@ -222,7 +222,7 @@ CompressedTensorsConfig CompressedTensorsConfig::read(qe_cfg cfg) {
     }
     g.name = key;
     for (std::int64_t t = 0; t < view.size(targets); ++t)
-      if (auto s = view.text(targets + "." + std::to_string(t))) g.targets.push_back(*s);
+      if (auto s = view.text(targets + ".#" + std::to_string(t))) g.targets.push_back(*s);
     if (g.targets.empty()) complain("config_groups." + key + ".targets is empty");
     g.format = lower(view.text(path + ".format").value_or(""));
     if (g.format.empty()) g.format = c.format;
@@ -237,7 +237,7 @@ CompressedTensorsConfig CompressedTensorsConfig::read(qe_cfg cfg) {
   }
 
   for (std::int64_t i = 0; i < view.size("ignore"); ++i)
-    if (auto s = view.text("ignore." + std::to_string(i))) c.ignore.push_back(*s);
+    if (auto s = view.text("ignore.#" + std::to_string(i))) c.ignore.push_back(*s);
 
   if (view.size("sparsity_config") > 0) {
     const std::string f = lower(view.text("sparsity_config.format").value_or("dense"));
@@ -247,7 +247,7 @@ CompressedTensorsConfig CompressedTensorsConfig::read(qe_cfg cfg) {
   for (std::int64_t i = 0; i < view.size("transform_config.config_groups"); ++i) {
     const std::string apply = "transform_config.config_groups.#" + std::to_string(i) + ".apply";
     for (std::int64_t j = 0; j < view.size(apply); ++j) {
-      const std::string location = lower(view.text(apply + "." + std::to_string(j) + ".location").value_or("absent"));
+      const std::string location = lower(view.text(apply + ".#" + std::to_string(j) + ".location").value_or("absent"));
       if (location != "weight_input" && location != "weight_output")
         complain("transform_config asks for a transform at location " + location + " while the model runs; supported: weight_input, weight_output");
     }

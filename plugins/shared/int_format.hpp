@@ -69,6 +69,8 @@ struct IntFormat {
     }
   }
 
+  static qe::Activation activation(const Source& s) { return s.activation; }
+
   static bool ordered(const Source& s) { return !s.order.empty(); }
   static std::int64_t columns(const Source& s) { return s.order.empty() ? s.k : static_cast<std::int64_t>(s.order.size()); }
   static std::int64_t input(const Source& s, std::int64_t column) { return s.order[column]; }

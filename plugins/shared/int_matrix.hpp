@@ -10,6 +10,7 @@
 // it in has compared shapes, and calls the checks below once.
 #pragma once
 
+#include <qe/activation.hpp>
 #include <qe/plugin.hpp>
 
 #include <bit>
@@ -61,6 +62,8 @@ struct IntMatrix {
   std::vector<std::int32_t> g_idx, order;
   // Columns of that order, or inputs of a plain matrix, that share a record; the last ones may be fewer.
   std::int64_t run = 0;
+
+  qe::Activation activation;  // what the scheme does to the inputs, when it is asked to
 
   std::int64_t group_of(std::int64_t kk) const { return g_idx.empty() ? kk / group_size : g_idx[kk]; }
 

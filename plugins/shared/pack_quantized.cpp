@@ -66,13 +66,21 @@ PackedModule packed_module(const CompressedTensorsConfig& config, const qe_model
   if (w.strategy == S::kTensor && !w.symmetric) return no("asymmetric weights with strategy tensor; supported: group, channel");
   m.ours = true;
   m.weights = w;
-  if (group->input)
-    m.partial = qe::format("%d-bit %s input_activations are left as they are: weight-only", group->input->num_bits, group->input->is_float ? "float" : "int");
+  if (group->input) {
+    const QuantArgs& in = *group->input;
+    const bool by_token = in.strategy == S::kToken && in.dynamic == QuantArgs::Dynamic::kYes && in.symmetric && in.num_bits == 8;
+    m.activation.kind = !by_token ? qe::Activation::none : in.is_float ? qe::Activation::e4m3_token : qe::Activation::i8_token;
+    if (!by_token)
+      m.partial = qe::format("weight-only: input_activations of %d-bit %s, strategy %s, are left as they are", in.num_bits, in.is_float ? "float" : "int",
+                             strategy_text(in.strategy));
+  }
   return m;
 }
 
-IntMatrix bind_pack_quantized(qe::Io& io, const qe::Part& part, const QuantArgs& w) {
+IntMatrix bind_pack_quantized(qe::Io& io, const qe::Part& part, const PackedModule& module) {
+  const QuantArgs& w = module.weights;
   IntMatrix m;
+  m.activation = module.activation;
   m.bits = w.num_bits;
   m.n = part.n();
   m.k = part.k();

@@ -30,11 +30,12 @@ struct PackedModule {
   std::string reason;   // when not ours
   std::string partial;  // when ours: what of the scheme is left out ("" = nothing)
   QuantArgs weights;
+  qe::Activation activation;
 };
 PackedModule packed_module(const CompressedTensorsConfig& config, const qe_model& model, std::string_view name, int role);
 
 // Asks for the module's tensors and, once data is there, checks values. Throws qe::Error naming the tensor.
-IntMatrix bind_pack_quantized(qe::Io& io, const qe::Part& part, const QuantArgs& weights);
+IntMatrix bind_pack_quantized(qe::Io& io, const qe::Part& part, const PackedModule& module);
 
 // Dtype of the scales as far as it can be known: of the tensor, else `assumed`.
 std::int32_t scale_dtype(const qe_model& model, std::string_view module, const char* suffix, std::int32_t assumed);
