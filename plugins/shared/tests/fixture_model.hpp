@@ -1,4 +1,4 @@
-// A fixture folder in a FakeHost: its tensors, its configuration, its layers as the architecture has them,
+// A fixture folder in a MockHost: its tensors, its configuration, its layers as the architecture has them,
 // and the golden rows.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 #include "core/model/file_bytes.hpp"
 #include "core/model/safetensors.hpp"
-#include "tests/support/fake_host.hpp"
+#include "tests/support/loaded_plugin.hpp"
 #include "tests/support/paths.hpp"
 
 namespace qengine::test {
@@ -20,7 +20,7 @@ struct Module {
 
 // Modules of one product, and what became of them.
 struct FixtureModel {
-  FakeHost host;
+  MockHost host;
   Json config;
   std::vector<std::vector<Module>> layers;  // qkv, o, gate_up, down of each layer, then lm_head
 
@@ -32,9 +32,9 @@ struct FixtureModel {
       config = Json(config["text_config"]);
       host.config = config["quantization_config"];
     }
-    host.model = config;
+    host.model_config = config;
     const FileBytes file = FileBytes::map(folder / "model.safetensors");
-    for (const Tensor& t : parse_safetensors(file).tensors) host.add(t.name, t.dtype, t.shape, file.bytes().subspan(t.offset, t.bytes));
+    for (const Tensor& t : parse_safetensors(file).tensors) host.add(t.name, t.dtype, t.shape, file.bytes().data() + t.offset, t.bytes);
 
     const auto number = [&](const char* key, std::int64_t absent) { return config.value(key, absent); };
     const std::int64_t h = number("hidden_size", 0), inner = number("intermediate_size", 0), heads = number("num_attention_heads", 0);
@@ -85,7 +85,7 @@ inline std::vector<float> activations(std::int64_t m, std::int64_t k, std::uint3
 }
 
 // Loads every module that the plugin takes, fused where it says so, and holds it to the golden rows, to the
-// planned bytes (FakeHost does), and to the products of its own exact weights. Returns the names it took.
+// planned bytes (MockHost does), and to the products of its own exact weights. Returns the names it took.
 inline std::vector<std::string> check_fixture(FixtureModel& model, LoadedPlugin& plugin) {
   const auto golden = model.golden();
   std::vector<std::string> taken;
