@@ -85,7 +85,7 @@ class Planner {
 
   void run() {
     host_.check_options();
-    if (s_.config.num_layers > kMaxLayers) throw Error("E204", "num_hidden_layers is " + std::to_string(s_.config.num_layers) + "; at most " + std::to_string(kMaxLayers) + " are read");
+    if (s_.config.num_layers > kMaxLayers) throw Error("E208", "num_hidden_layers is " + std::to_string(s_.config.num_layers) + "; at most " + std::to_string(kMaxLayers) + " are read");
     for (const Tensor& t : s_.checkpoint->tensors()) names_.insert(t.name);
     view_models();
     detect();
@@ -164,7 +164,7 @@ class Planner {
     }();
     for (const auto& [pattern, hit] : findings.patterns) patterns_[pattern] |= hit;
     if (!findings.bad_pattern.empty())
-      throw Error("E207", "\"" + findings.bad_pattern + "\" is no valid pattern: " + findings.bad_pattern_why)
+      throw Error("E210", "\"" + findings.bad_pattern + "\" is no valid pattern: " + findings.bad_pattern_why)
           .in(s_.checkpoint->quant_config_source())
           .from("names are matched exactly, as globs, or by a regular expression behind re:")
           .hint("correct the rule; backslashes are doubled in JSON");
@@ -452,7 +452,6 @@ class Planner {
       if (missing.empty()) continue;
       const std::string needs = "needs " + join(needed);
       if (missing.size() == needed.size()) {
-        if (first_missing_.empty()) first_missing_ = missing[0], first_needs_ = o.plugin->name + " " + needs;
         return "no " + join(needed, " or ") + " of " + prefix.substr(0, prefix.size() - 1) + " in the checkpoint";
       }
       if (!o.winner) return needs + "; missing: " + join(missing);
@@ -491,6 +490,27 @@ class Planner {
     return Error("E202", "missing tensor " + s_.spelled(name)).from(from).hint("the download may be incomplete, or config.json belongs to another model");
   }
 
+  // A module of which the checkpoint holds nothing: whoever would have got it says what it looked for.
+  Error absent(const Plugin& p, std::size_t layer, std::size_t part, const std::string& why) {
+    Unit unit;
+    unit.plugin = &p;
+    unit.layer = layer;
+    unit.part = part;
+    unit.n_parts = 1;
+    const LayerView view(s_, unit);
+    const std::string& name = s_.layers[layer].parts[part].name;
+    qe_error error{};
+    const qe_status status = ask(p, "tensors", name, [&] { return p.weight->tensors(&s_.models.at(&p)->model, view.get(), collect_want, &unit.wants, &error); });
+    std::vector<std::string> needed;
+    if (status == QE_OK)
+      for (const Want& w : unit.wants)
+        if (w.required && w.name.starts_with(name + ".")) needed.push_back(w.name);
+    if (needed.empty()) return missing_tensor(name + ".weight", p.name + ": " + why);
+    const std::string first = needed[0];
+    for (std::string& n : needed) n.erase(0, name.size() + 1);
+    return missing_tensor(first, p.name + " needs " + join(needed) + "; present: " + present(name));
+  }
+
   void plan_layer(std::size_t i) {
     const LayerSpec& layer = s_.layers[i];
     const std::size_t n = layer.parts.size();
@@ -507,7 +527,6 @@ class Planner {
     const std::vector<Offer> offers = offers_for(layer, layer.parts[part]);
     std::vector<std::pair<const Offer*, std::string>> declined;
     std::optional<Unit> fallback;
-    first_missing_.clear();
     for (const Offer& o : offers) {
       Answer a = offer(o, i, part, n_parts);
       if (a.split) return false;
@@ -529,15 +548,14 @@ class Planner {
     if (n_parts > 1) return false;
 
     const std::string& name = layer.parts[part].name;
-    if (s_.has_tensors() && !first_missing_.empty()) {
+    if (s_.has_tensors()) {
       std::vector<std::string> there = tensors_of(name);
       std::erase(there, name + ".bias");
-      if (there.empty()) throw missing_tensor(first_missing_, first_needs_ + "; present: " + present(name));
+      if (there.empty()) throw absent(*offers[0].plugin, i, part, declined[0].second);
     }
-    std::string what = describe_quantization(*s_.checkpoint);
-    std::replace(what.begin(), what.end(), '(', ',');
+    std::string what = describe_quantization(*s_.checkpoint);  // "gptq (4-bit, group 96)" -> "gptq, 4-bit, group 96"
+    if (const auto at = what.find(" ("); at != std::string::npos) what.replace(at, 2, ", ");
     std::erase(what, ')');
-    if (const auto at = what.find(" ,"); at != std::string::npos) what.erase(at, 1);
     Error e("E304", "no plugin accepts " + name + " (" + what + ")");
     if (offers[0].named) e.from(offers[0].origin + " names " + offers[0].plugin->name + " for it");
     for (const auto& [o, why] : declined) e.line(o->plugin->name, why);
@@ -756,7 +774,6 @@ class Planner {
   std::optional<Offer> head_;
   std::map<std::string, bool> patterns_;
   std::vector<std::pair<std::string, std::int64_t>> dense_;
-  std::string first_missing_, first_needs_;
   Ledger ledger_;
   Matcher matcher_;
 };

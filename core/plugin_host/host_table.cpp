@@ -206,6 +206,11 @@ qe_status host_tensor(void*, qe_ckpt ckpt, qe_str name, qe_tensor* out) noexcept
   }
 }
 
+std::int32_t host_threads(void*) noexcept {
+  const Call* call = current_call;
+  return call && call->pool ? call->pool->threads() : 1;
+}
+
 bool host_cancelled(void*) noexcept {
   const Call* call = current_call;
   return call && call->cancel && call->cancel->load(std::memory_order_relaxed);
@@ -264,6 +269,7 @@ PluginServices::PluginServices(std::string plugin) : plugin_(std::move(plugin)),
   table_.tensor = host_tensor;
   table_.cancelled = host_cancelled;
   table_.extension = host_extension;
+  table_.threads = host_threads;
 }
 
 void PluginServices::reset_peak() {
