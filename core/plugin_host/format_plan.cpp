@@ -31,8 +31,6 @@ namespace {
 constexpr int kMayWin = 600;      // scores below are for plugins that want to be asked for by name
 constexpr int kMaxLayers = 4096;  // far above any model, far below what would hurt
 
-qe_str str(const std::string& s) { return {s.data(), s.size()}; }
-
 std::string reason_text(const qe_reason& reason) { return plugin_text(std::string_view(reason, strnlen(reason, sizeof reason)), sizeof reason); }
 
 std::string join(const std::vector<std::string>& words, const char* by = ", ", std::size_t most = 8) {
@@ -111,13 +109,7 @@ class Planner {
     for (const auto& p : host_.plugins()) {
       if (p->data_only()) continue;
       auto m = std::make_unique<PluginModel>();
-      m->cfg.quant = c.quant_config().is_null() ? nullptr : &c.quant_config();
-      m->cfg.model = &c.config();
-      m->cfg.gguf = c.gguf_metadata().is_null() ? nullptr : &c.gguf_metadata();
-      for (const std::string& name : {p->name, p->id})
-        if (const auto it = host_.options().plugin_options.find(name); it != host_.options().plugin_options.end()) m->cfg.options = &it->second;
-      m->ckpt.checkpoint = &c;
-      m->model = model_of(*m, s_.has_tensors());
+      view_model(*m, c, s_.config, host_.options(), *p);
       s_.models.emplace(p.get(), std::move(m));
     }
     // Another tool's quant_method that a manifest translates: its plugin is shown its own.
@@ -137,20 +129,6 @@ class Planner {
         log("plugins").info("quant_method {} is read as {} by {} ({} {})", method, own, to.plugin->name, p->id, p->version);
       }
     }
-  }
-
-  qe_model model_of(PluginModel& m, bool tensors) const {
-    qe_model out{};
-    out.struct_size = sizeof out;
-    out.layers = s_.config.num_layers;
-    out.q_heads = s_.config.num_heads;
-    out.kv_heads = s_.config.num_kv_heads;
-    out.head_dim = s_.config.head_dim;
-    out.compute = s_.config.dtype == "float32" ? QE_F32 : s_.config.dtype == "float16" ? QE_F16 : QE_BF16;
-    out.model_type = str(s_.config.model_type);
-    out.cfg = &m.cfg;
-    out.ckpt = tensors ? &m.ckpt : nullptr;
-    return out;
   }
 
   // Calls into a plugin, with its findings about patterns kept and a bad one turned into an error.
@@ -192,10 +170,9 @@ class Planner {
       scores.push_back(std::move(score));
 
       PluginModel plain;
-      plain.cfg = m->cfg;
-      plain.cfg.quant = nullptr;
+      view_unquantized(plain, *m);
       PluginScore unquantized{p, 0, {}};
-      unquantized.score = score_of(*p, model_of(plain, false), unquantized.why);
+      unquantized.score = score_of(*p, plain.model, unquantized.why);
       if (unquantized.score >= kMayWin) for_plain_.push_back(std::move(unquantized));
     }
     by_score(scores);
@@ -505,7 +482,7 @@ class Planner {
     if (status == QE_OK)
       for (const Want& w : unit.wants)
         if (w.required && w.name.starts_with(name + ".")) needed.push_back(w.name);
-    if (needed.empty()) return missing_tensor(name + ".weight", p.name + ": " + why);
+    if (needed.empty()) return missing_tensor(name + ".weight", p.name + ": " + why + "; present: " + present(name));
     const std::string first = needed[0];
     for (std::string& n : needed) n.erase(0, name.size() + 1);
     return missing_tensor(first, p.name + " needs " + join(needed) + "; present: " + present(name));

@@ -11,7 +11,7 @@
 
 #include "core/model/text.hpp"
 #include "core/plugin_host/format_plan.hpp"
-#include "core/plugin_host/host_table.hpp"
+#include "core/plugin_host/model_view.hpp"
 
 namespace qengine {
 
@@ -33,14 +33,6 @@ struct Unit {
   qe_plan plan{};
   std::vector<Want> wants;
   std::string why;     // for the table
-};
-
-// The model as one plugin sees it. Stays where it is: the handles point into it.
-struct PluginModel {
-  Json quant;  // a copy, when the plugin is shown another quant_method than the file's
-  qe_cfg_s cfg;
-  qe_ckpt_s ckpt;
-  qe_model model{};
 };
 
 struct PlanState {

@@ -147,6 +147,9 @@ typedef struct { uint32_t struct_size, reserved;
   void (*destroy)(qe_linear) QE_NOEXCEPT;                                                                             /* [load] nothing in flight */
 } qe_weight_v1;
 /* ---- "qe.kv/1": a block is position-independent bytes, which the host may copy, share and move ---- */
+/* Block sizes are those of one layer. cfg "options.method" is the SCHEME that was asked for (absent: the plugin's own choice). detect of a
+   plugin without qe.weight/1 is about the cache: 600 and more when the checkpoint asks for it. scale_kind says where scales come from. */
+enum { QE_KV_SCALE_NONE = 0, QE_KV_SCALE_ONE, QE_KV_SCALE_CHECKPOINT };
 typedef struct { uint32_t struct_size; int32_t claim; qe_reason reason; int32_t encoding, scale_kind, has_attention, flags;
                  uint64_t block_bytes_k, block_bytes_v, block_bytes_scale, align; } qe_kv_plan;
 typedef struct { uint32_t struct_size, flags; int32_t layer, n_seqs, n_tokens, max_blocks, window; float sm_scale, softcap;
