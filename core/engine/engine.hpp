@@ -20,6 +20,7 @@
 #include "core/model/config.hpp"
 #include "core/plugin_host/format_plan.hpp"
 #include "core/plugin_host/plugin_host.hpp"
+#include "core/sampling/logprobs.hpp"
 #include "core/sampling/params.hpp"
 #include "core/tokenizer/tokenizer.hpp"
 
@@ -35,7 +36,7 @@ struct EngineOptions {
   std::string kv_cache_dtype = "auto";  // auto bfloat16 float16 float32 fp8 fp8_e4m3 fp8_e5m2
   std::string kv_plugin;
   std::int64_t kv_cache_memory_bytes = 0;  // 0: serving.md 1.3's rule
-  std::int64_t max_model_len = 0;          // 0: from config.json
+  std::int64_t max_model_len = 0;          // 0: from config.json, or what fits; -1: the longest that fits
   std::int64_t max_num_seqs = 0;           // 0: default
   std::int64_t max_num_batched_tokens = 0;
   std::int32_t block_size = 16;
@@ -56,22 +57,19 @@ struct EngineOptions {
 enum class FinishReason { kNone, kStop, kLength, kAborted, kError };
 const char* to_string(FinishReason);  // "stop", "length", "abort", "error"
 
-struct TokenLogprob {
-  std::int32_t id = 0;
-  float logprob = 0;
-};
-
 // What one step gave one sequence. Called on the engine thread: must not block.
 struct Output {
   std::int32_t token = -1;  // -1: no token in this event (abort, error, prompt logprobs)
   std::string text;         // whole characters that may be shown now; stop strings never leak
-  float logprob = 0;
+  float logprob = 0;              // with logprobs >= 0
+  std::int32_t rank = 0;          // likewise; 1: the most likely
   std::vector<TokenLogprob> top;  // best first, as many as asked for
   FinishReason finish = FinishReason::kNone;
   std::string stop_reason;        // the stop string or token id that hit
-  std::string error;
+  std::string error;              // the whole text, "E406 ..." first, with finish kError
   bool stop_token = false;        // `token` is an end or stop token: its text is not shown
-  // First event only, when prompt_logprobs was asked for: [prompt_len], entry 0 empty.
+  // First event only, when prompt_logprobs = k was asked for: [prompt_len], entry 0 empty; the others
+  // hold the prompt's own token, then the k best, best first (it may be among them again).
   std::vector<std::vector<TokenLogprob>> prompt_logprobs;
   std::int32_t cached_tokens = 0;
 };
@@ -88,6 +86,7 @@ using RequestId = std::uint64_t;
 struct EngineStats {
   std::int64_t running = 0, waiting = 0, kv_blocks_total = 0, kv_blocks_used = 0, preemptions = 0;
   std::int64_t prompt_tokens = 0, generated_tokens = 0, steps = 0, prefix_queries = 0, prefix_hits = 0;
+  std::int64_t nonfinite = 0;  // requests that ended with E406
 };
 
 struct MemoryReport {
@@ -115,6 +114,8 @@ class Engine {
   // [any thread]. Throws Error E502 when prompt + max_tokens does not fit, E1xx for bad parameters.
   RequestId submit(Request request);
   void cancel(RequestId id);  // its last Output has FinishReason::kAborted; unknown ids are ignored
+  // A paused request keeps its place and its blocks but takes part in no step: its reader is slow.
+  void pause(RequestId id, bool paused);
 
   // Convenience: submit and wait; outputs in order. `stop` (may be null) cancels when set.
   std::vector<std::vector<Output>> generate(std::vector<Request> requests, const std::atomic<bool>* stop = nullptr);
