@@ -3,10 +3,12 @@
 
 namespace qengine {
 
+extern const Command tokenize_command;
 extern const Command version_command;
 
 const std::vector<const Command*>& all_commands() {
   static const std::vector<const Command*> commands{
+      &tokenize_command,
       &version_command,
   };
   return commands;

@@ -48,7 +48,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::load(const Checkpoint& checkpoint) {
   if (config.is_object())
     if (const auto vocab = config.find("vocab_size"); vocab != config.end() && vocab->is_number_integer())
       if (const auto rows = vocab->get<std::int64_t>(); tokenizer->size() > rows)
-        log("tokenizer").warn("warning: the token {} has the id {}; the model has {} rows (vocab_size)", tokenizer->piece(tokenizer->size() - 1), tokenizer->size() - 1, rows);
+        log("tokenizer").warn("the token {} has the id {}; the model has {} rows (vocab_size)", tokenizer->piece(tokenizer->size() - 1), tokenizer->size() - 1, rows);
   return tokenizer;
 }
 
