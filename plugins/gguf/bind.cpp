@@ -13,6 +13,7 @@ Source bind_blocks(qe::Io& io, const qe::Part& part, Type type) {
   s.k = part.k();
   s.row_bytes = part.k() / size.values * size.bytes;
   s.order = row_order(part);
+  if (io.loading()) s.bad = std::make_shared<std::atomic<std::int64_t>>(-1);
   return s;
 }
 
@@ -23,15 +24,12 @@ RowOrder row_order(const qe::Part& part) {
   return head >= 2 && head % 2 == 0 && part.n() % head == 0 ? RowOrder{head} : RowOrder{};
 }
 
-void refuse_scale(const qe::Part& part, Type type, std::int64_t row, std::int64_t block) {
+void refuse_if_bad(const Source& s, const qe::Part& part, Type type, const char* what) {
+  const std::int64_t n = s.bad->load();
+  if (n < 0) return;
+  const std::int64_t row = s.order.file_row(n);
   throw qe::Error(QE_E_CHECKPOINT, std::string(part.name()) + ".weight",
-                  qe::format("has a scale that is NaN or infinite: block %" PRId64 " of row %" PRId64 " (%s)", block, row, type_name(type)),
-                  "the file is damaged, or was written by a quantizer that met a NaN");
-}
-
-void refuse_number(const qe::Part& part, Type type, std::int64_t row, std::int64_t column) {
-  throw qe::Error(QE_E_CHECKPOINT, std::string(part.name()) + ".weight",
-                  qe::format("has a weight that is NaN or infinite: column %" PRId64 " of row %" PRId64 " (%s)", column, row, type_name(type)),
+                  qe::format("has a %s that is NaN or infinite in row %" PRId64 " (%s)", what, row, type_name(type)),
                   "the file is damaged, or the model it was made from is");
 }
 

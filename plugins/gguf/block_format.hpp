@@ -8,9 +8,10 @@
 #include <qe/format.hpp>
 #include <qe/plugin.hpp>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
-#include <string>
-#include <type_traits>
+#include <memory>
 
 #include "format.hpp"
 
@@ -21,15 +22,16 @@ struct Source {
   const std::byte* data = nullptr;
   std::int64_t k = 0, row_bytes = 0;
   RowOrder order;
+  std::shared_ptr<std::atomic<std::int64_t>> bad;  // a row of the model with a scale or number that is not finite; -1
   const std::byte* row(std::int64_t n) const { return data + order.file_row(n) * row_bytes; }
 };
 
 // The file order of this part's rows: by role, in files of architecture llama.
 RowOrder row_order(const qe::Part& part);
 Source bind_blocks(qe::Io& io, const qe::Part& part, Type type);
-// "model.layers.0.self_attn.q_proj.weight has a block scale that is NaN or infinite": row and block are the file's.
-[[noreturn]] void refuse_scale(const qe::Part& part, Type type, std::int64_t row, std::int64_t block);
-[[noreturn]] void refuse_number(const qe::Part& part, Type type, std::int64_t row, std::int64_t column);
+// Throws when packing met something not finite: names the tensor and says where, in the file's rows.
+// `what`: "scale" in a block, or "weight" of plain numbers.
+void refuse_if_bad(const Source& s, const qe::Part& part, Type type, const char* what);
 
 namespace detail {
 
@@ -69,15 +71,13 @@ struct BlockFormat {
 
   static constexpr float value(std::uint32_t c) { return T::value(c); }
 
-  static Block block(const Source& s, std::int64_t n, std::int64_t k) {
-    Block b;
-    std::memcpy(&b, s.row(n) + k / T::kValues * std::int64_t{sizeof(Block)}, sizeof b);
-    return b;
+  static const Block& block(const Source& s, std::int64_t n, std::int64_t k) {
+    return reinterpret_cast<const Block*>(s.row(n))[k / T::kValues];
   }
   static std::uint32_t code(const Source& s, std::int64_t n, std::int64_t k) { return T::code(block(s, n, k), int(k % T::kValues)); }
 
   static typename Meta::Value meta(const Source& s, std::int64_t n, std::int64_t k) {
-    const Block b = block(s, n, k);
+    const Block& b = block(s, n, k);
     const int j = int(k % T::kValues) / T::kSub;
     if constexpr (T::kId == kQ2_K) return b.scales[j];
     else if constexpr (detail::kSuper<T> && T::kOffset) return {std::uint8_t(T::sub_scale(b, j)), std::uint8_t(T::sub_min(b, j))};
@@ -89,42 +89,32 @@ struct BlockFormat {
   static auto super(const Source& s, std::int64_t n, std::int64_t k)
     requires(detail::kSuper<T>)
   {
-    const Block b = block(s, n, k);
+    const Block& b = block(s, n, k);
     if constexpr (T::kOffset) return qe::meta::SuperF16x2{b.d, b.dmin};
     else return qe::meta::SuperF16{b.d};
   }
 
-  // Inputs [k0, k0 + count) of row n. Whole blocks but where a cut ends inside of one.
+  // Inputs [k0, k0 + count) of row n. Whole blocks, but where a cut ends inside of one. All scales pass
+  // by here, so this is where they are looked at.
   static void unpack(const Source& s, std::int64_t n, std::int64_t k0, int count, std::uint8_t* out) {
-    const std::byte* row = s.row(n);
-    for (std::int64_t k = k0, end = k0 + count; k < end;) {
-      Block b;
-      std::memcpy(&b, row + k / T::kValues * std::int64_t{sizeof(Block)}, sizeof b);
+    const auto* b = reinterpret_cast<const Block*>(s.row(n)) + k0 / T::kValues;
+    bool finite = true;
+    for (std::int64_t k = k0, end = k0 + count; k < end; ++b) {
+      finite &= T::finite(*b);
       const int from = int(k % T::kValues), to = int(std::min<std::int64_t>(T::kValues, from + end - k));
       if (from == 0 && to == T::kValues) {
-        T::codes(b, out);
+        T::codes(*b, out);
       } else {
         std::uint8_t codes[T::kValues];
-        T::codes(b, codes);
+        T::codes(*b, codes);
         std::memcpy(out, codes + from, std::size_t(to - from));
       }
       out += to - from;
       k += to - from;
     }
+    if (!finite) s.bad->store(n, std::memory_order_relaxed);
   }
-
-  // Every scale of the matrix, before a byte is packed.
-  static void prepare(const Source& s, const qe::Part& part) {
-    const std::int64_t blocks = s.k / T::kValues, slice = 64;
-    qe::parallel_for((part.n() + slice - 1) / slice, [&](std::int64_t i) {
-      for (std::int64_t n = i * slice; n < std::min(part.n(), (i + 1) * slice); ++n)
-        for (std::int64_t b = 0; b < blocks; ++b) {
-          Block block;
-          std::memcpy(&block, s.data + n * s.row_bytes + b * std::int64_t{sizeof(Block)}, sizeof block);
-          if (!T::finite(block)) refuse_scale(part, T::kId, n, b);
-        }
-    });
-  }
+  static void done(const Source& s, const qe::Part& part) { refuse_if_bad(s, part, T::kId, "scale"); }
 };
 
 // F32, F16 and BF16: the codes are the numbers.
@@ -149,28 +139,13 @@ struct PlainFormat {
     else return qe::bf16_to_f32(std::uint16_t(c));
   }
   static void unpack(const Source& s, std::int64_t n, std::int64_t k0, int count, NumberT* out) {
-    std::memcpy(out, s.row(n) + k0 * std::int64_t{sizeof(NumberT)}, std::size_t(count) * sizeof(NumberT));
-  }
-  static void prepare(const Source& s, const qe::Part& part) {
     constexpr NumberT exponent = kWide == qe::Wide::f32 ? NumberT(0x7f800000) : kWide == qe::Wide::f16 ? NumberT(0x7c00) : NumberT(0x7f80);
-    const std::int64_t slice = 64;
-    qe::parallel_for((part.n() + slice - 1) / slice, [&](std::int64_t i) {
-      for (std::int64_t n = i * slice; n < std::min(part.n(), (i + 1) * slice); ++n) {
-        const std::byte* row = s.data + n * s.row_bytes;
-        bool bad = false;
-        for (std::int64_t k = 0; k < s.k; ++k) {
-          NumberT v;
-          std::memcpy(&v, row + k * std::int64_t{sizeof v}, sizeof v);
-          bad |= (v & exponent) == exponent;
-        }
-        for (std::int64_t k = 0; bad && k < s.k; ++k) {
-          NumberT v;
-          std::memcpy(&v, row + k * std::int64_t{sizeof v}, sizeof v);
-          if ((v & exponent) == exponent) refuse_number(part, kId, n, k);
-        }
-      }
-    });
+    std::memcpy(out, s.row(n) + k0 * std::int64_t{sizeof(NumberT)}, std::size_t(count) * sizeof(NumberT));
+    NumberT bad = 0;
+    for (int i = 0; i < count; ++i) bad |= NumberT((out[i] & exponent) == exponent);
+    if (bad) s.bad->store(n, std::memory_order_relaxed);
   }
+  static void done(const Source& s, const qe::Part& part) { refuse_if_bad(s, part, kId, "weight"); }
 };
 
 using F32 = PlainFormat<kF32, qe::Wide::f32, std::uint32_t>;

@@ -53,6 +53,9 @@ inline ScaleMin scale_min(const std::uint8_t* s, int j) {
 
 }  // namespace detail
 
+// Blocks are read where the file has them, at any address.
+#pragma pack(push, 1)
+
 // ---- simple blocks: 32 values, one scale ---------------------------------------------------------
 
 struct Q4_0 {
@@ -326,11 +329,13 @@ struct IQ4_XS {
   static bool finite(const Block& b) { return qe_gguf::finite(b.d); }
 };
 
+#pragma pack(pop)
+
 static_assert(sizeof(Q4_0::Block) == 18 && sizeof(Q4_1::Block) == 20 && sizeof(Q5_0::Block) == 22 && sizeof(Q5_1::Block) == 24);
 static_assert(sizeof(Q8_0::Block) == 34 && sizeof(MXFP4::Block) == 17);
 static_assert(sizeof(Q2_K::Block) == 84 && sizeof(Q3_K::Block) == 110 && sizeof(Q4_K::Block) == 144 && sizeof(Q5_K::Block) == 176);
 static_assert(sizeof(Q6_K::Block) == 210 && sizeof(IQ4_XS::Block) == 136);
-static_assert(alignof(Q4_K::Block) <= 2);  // blocks are read where the file has them: at even addresses, or copied first
+static_assert(alignof(Q4_K::Block) == 1);
 
 // The weight itself.
 template <class T>

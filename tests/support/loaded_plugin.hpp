@@ -157,6 +157,7 @@ class LoadedPlugin {
       p_->check([&](qe_error* e) { return p_->weight->rows(h_, ids.data(), std::int64_t(ids.size()), &t, nullptr, e); });
       return out;
     }
+    qe_linear raw() const { return h_; }
     std::uint64_t bytes(int mem) { return p_->weight->bytes(h_, mem); }
 
     std::int64_t n, k;
