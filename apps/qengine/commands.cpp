@@ -3,12 +3,34 @@
 
 namespace qengine {
 
+extern const Command run_command;
+extern const Command inspect_command;
 extern const Command tokenize_command;
+extern const Command eval_logits_command;
+extern const Command eval_ppl_command;
+extern const Command eval_kl_command;
+extern const Command bench_latency_command;
+extern const Command export_command;
+extern const Command plugin_list_command;
+extern const Command plugin_info_command;
+extern const Command plugin_explain_command;
+extern const Command plugin_trust_command;
 extern const Command version_command;
 
 const std::vector<const Command*>& all_commands() {
   static const std::vector<const Command*> commands{
+      &run_command,
+      &inspect_command,
       &tokenize_command,
+      &eval_logits_command,
+      &eval_ppl_command,
+      &eval_kl_command,
+      &bench_latency_command,
+      &export_command,
+      &plugin_list_command,
+      &plugin_info_command,
+      &plugin_explain_command,
+      &plugin_trust_command,
       &version_command,
   };
   return commands;

@@ -12,6 +12,7 @@
 #include "apps/qengine/command.hpp"
 #include "core/base/log.hpp"
 #include "core/base/nearest.hpp"
+#include "core/plugin_host/call.hpp"
 
 namespace qengine {
 
@@ -162,6 +163,9 @@ int dispatch(std::vector<std::string> args) {
 int main(int argc, char** argv) {
   using namespace qengine;
   install_stop_handlers();
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  install_crash_handler();  // the sanitizers say more
+#endif
   try {
     const int code = dispatch({argv + 1, argv + argc});
     print("");  // whatever stdio still holds must arrive, or be reported

@@ -205,7 +205,8 @@ class Resolver {
   void parse_profile_values() {
     po::parsed_options parsed(&description_);
     for (const ProfileValue& v : arguments_.profile.values) {
-      if (find(v.setting->name) != v.setting) continue;  // of another command
+      const Setting* mine = find(v.setting->name);
+      if (!mine || std::string_view(mine->key) != v.setting->key) continue;  // of another command
       if (!vars_.count(v.setting->name)) where_[v.setting->name] = {Origin::kProfile, v.where};
       for (const std::string& text : v.texts) parsed.options.emplace_back(v.setting->name, std::vector<std::string>{text});
     }

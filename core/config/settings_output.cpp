@@ -24,10 +24,10 @@ const SettingGroup& output_settings() {
           {.name = "json", .kind = Kind::kBool, .fallback = "false", .help = "one JSON document on stdout"},
           {.name = "quiet", .kind = Kind::kBool, .fallback = "false", .help = "no progress, no timings, only errors"},
           {.name = "progress", .kind = Kind::kBool, .fallback = "true", .help = "progress of long steps"},
-          {.name = "log-level", .kind = Kind::kChoice, .value = "trace|debug|info|warn|error|off", .fallback = "info",
-           .key = "log.level", .reload = Reload::kLive, .help = "-v is debug"},
+          {.name = "log-level", .kind = Kind::kChoice, .value = "trace|debug|info|warn|error|off", .fallback = "warn",
+           .key = "log.level", .reload = Reload::kLive, .help = "what the log on stderr tells; -v is debug"},
           {.name = "log-format", .kind = Kind::kChoice, .value = "text|json", .fallback = "text", .key = "log.format",
-           .help = "logs go to stderr"},
+           .help = "how it tells it"},
       }};
   return group;
 }
