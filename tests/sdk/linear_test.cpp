@@ -176,4 +176,33 @@ TYPED_TEST(LinearTest, DequantIsTheDefinitionAndErrorsAreTheExpectedOnes) {
   }
 }
 
+// The order of operations is one, whatever M is and whichever instructions run it.
+TYPED_TEST(LinearTest, FastIsScalarBitForBitAndIndependentOfTheBatch) {
+  using F = TypeParam;
+  if (qe::cpu::isa() == qe::cpu::Isa::scalar) GTEST_SKIP() << "this machine has scalar code only";
+  const qe::cpu::Isa best = qe::cpu::isa();
+  std::vector<Shape> shapes = {{33, 512, 32}, {24, 768, 16}};
+  if (!two_level<F>) shapes.insert(shapes.end(), {{41, 96, 0}, {13, 100, 24}, {12, 600, 128}, {20, 330, 48}, {5, 33, 0}, {9, 700, 0}, {16, 320, 64}});
+  for (const Shape& s : shapes) {
+    group_size() = s.group;
+    for (const bool exact : {false, true}) {
+      SCOPED_TRACE(testing::Message() << s.n << " x " << s.k << " group " << s.group << (exact ? " exact" : ""));
+      qengine::test::MockHost host;
+      const std::int64_t top = s.k == 512 || s.k == 33 ? 511 : 64;
+      Fused f({s.n}, s.k, exact ? QE_LAYER_EXACT : 0, top);
+      Loaded<One<F>> l(host, f);
+      ASSERT_TRUE(l.h);
+      const auto x = inputs(top, s.k, 11);
+      qe::cpu::isa() = qe::cpu::Isa::scalar;
+      const auto expected = l.run(x, top, s.k, s.n);
+      qe::cpu::isa() = best;
+      for (const std::int64_t m : {0, 1, 2, 3, 7, 8, 9, 16, 17, 64, 511}) {
+        if (m > top) continue;
+        const auto y = l.run(x, m, s.k, s.n);
+        for (std::int64_t i = 0; i < m * s.n; ++i) ASSERT_EQ(y[std::size_t(i)], expected[std::size_t(i)]) << "m " << m << " at " << i;
+      }
+    }
+  }
+}
+
 }  // namespace

@@ -7,6 +7,7 @@
 //   qe_model m = host.model();
 #pragma once
 
+#include <fnmatch.h>
 #include <qe/plugin.h>
 
 #include <atomic>
@@ -14,6 +15,7 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -100,7 +102,7 @@ class MockHost {
       if (!v || !(v->is_number_integer() || v->is_boolean())) return false;
       return *out = v->is_boolean() ? v->get<bool>() : v->get<std::int64_t>(), true;
     };
-    table.match = [](void*, qe_str pattern, qe_str name) noexcept { return std::string_view(pattern.p, pattern.n) == std::string_view(name.p, name.n); };
+    table.match = [](void*, qe_str pattern, qe_str name) noexcept { return matches(std::string(pattern.p, pattern.n), std::string(name.p, name.n)); };
     table.tensor = [](void* s, qe_ckpt, qe_str name, qe_tensor* out) noexcept -> qe_status {
       const auto it = me(s).tensors.find(std::string_view(name.p, name.n));
       if (it == me(s).tensors.end()) return QE_E_CHECKPOINT;
@@ -143,6 +145,15 @@ class MockHost {
   }
 
  private:
+  // Exact, glob, or "re:" anchored at the start; a leading "model." may be left out. Core's matcher does more.
+  static bool matches(const std::string& pattern, const std::string& name) noexcept {
+    try {
+      if (pattern.starts_with("re:")) return std::regex_search(name, std::regex(pattern.substr(3)), std::regex_constants::match_continuous);
+      return fnmatch(pattern.c_str(), name.c_str(), 0) == 0 || "model." + pattern == name;
+    } catch (const std::regex_error&) {
+      return false;
+    }
+  }
   static MockHost& me(void* s) { return *static_cast<MockHost*>(s); }
   const nlohmann::ordered_json* at(std::string_view path) {
     const nlohmann::ordered_json* v = &config;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <qe/cpu/kernels.hpp>
+#include <qe/cpu/x86.hpp>
 #include <qe/format_ops.hpp>
 
 #include <atomic>
@@ -60,6 +61,9 @@ PartPlan load_part(Io& io, const Part& part, const Range& range, const cpu::Layo
 
 template <class F>
 void run_part(const cpu::Job& job, cpu::Path path, cpu::Isa isa) {
+#if QE_X86
+  if (isa != cpu::Isa::scalar) return cpu::avx2::run<F>(job, path);
+#endif
   (void)isa;
   cpu::scalar::run<F>(job, path);
 }

@@ -56,7 +56,7 @@ Layout layout(const typename F::Source& s, std::int64_t n, std::int64_t k) {
   l.k = k;
   if constexpr (HasGroup<F>) l.group = std::int64_t(F::group(s));
   else if constexpr (requires { F::kGroups[0]; }) l.group = F::kGroups[0];
-  if (l.group < 0 || l.group >= k) l.group = 0;
+  if (l.group < 0 || l.group >= k || M::kBytes == 0) l.group = 0;
   bool ordered = false;
   if constexpr (HasInputOrder<F>) {
     if constexpr (requires { F::ordered(s); }) ordered = F::ordered(s);

@@ -18,6 +18,10 @@ inline Isa& isa() {
     Isa found = Isa::scalar;
     const char* wish = std::getenv("QENGINE_CPU_ISA");
     if (wish && std::string_view(wish) == "scalar") return found;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) found = Isa::avx2;
+#endif
     return found;
   }();
   return best;

@@ -1,0 +1,36 @@
+// Checkpoints of real packers and of public bug reports through the plugin's own ABI.
+#include <gtest/gtest.h>
+
+#include "shared/tests/fixture_model.hpp"
+
+namespace qengine::test {
+namespace {
+
+struct Case {
+  const char* folder;
+  int score;
+  std::size_t modules;  // quantized ones, of those the architecture has
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.folder; }
+
+class AwqFixture : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Folders, AwqFixture, ::testing::Values(
+    Case{"awq-gemm-g128", 1000, 14}, Case{"awq-gptqmodel-w4-g128", 1000, 14}, Case{"ct-w4a16-asym", 900, 14}, Case{"reports/awq-n40", 1000, 14},
+    Case{"reports/awq-skip-substring", 1000, 9}, Case{"reports/awq-version-marlin-label", 1000, 7}),
+    [](const auto& info) {
+      std::string name = info.param.folder;
+      for (char& c : name) if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+      return name;
+    });
+
+TEST_P(AwqFixture, GivesTheGoldenWeights) {
+  const auto folder = fixture(GetParam().folder);
+  if (folder.empty()) GTEST_SKIP() << "no fixture " << GetParam().folder;
+  FixtureModel model(folder);
+  LoadedPlugin plugin(binary_dir() / "bin/plugins/awq_marlin.so", model.host);
+  EXPECT_EQ(plugin.detect(), GetParam().score);
+  EXPECT_EQ(check_fixture(model, plugin).size(), GetParam().modules);
+}
+
+}  // namespace
+}  // namespace qengine::test

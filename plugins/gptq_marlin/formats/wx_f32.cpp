@@ -1,0 +1,5 @@
+#include <qe/format_impl.hpp>
+
+#include "../formats.hpp"
+
+QE_FORMAT(qengine::gptq::WxF32)

@@ -1,0 +1,156 @@
+#include "shared/pack_quantized.hpp"
+
+namespace qengine::packed {
+namespace {
+
+std::string named(std::string_view module, const char* suffix) { return std::string(module) + "." + suffix; }
+
+qe::Io looker(const qe_model& model) { return {model, qe::Io::Mode::plan}; }
+
+const std::byte* bytes(const qe_tensor& t) { return static_cast<const std::byte*>(t.data); }
+
+}  // namespace
+
+Stored stored_as(const qe_model& model, std::string_view module, std::initializer_list<const char*> packed_suffixes) {
+  if (!model.ckpt) return Stored::kUnknown;
+  const qe::Io io = looker(model);
+  for (const char* suffix : packed_suffixes)
+    if (io.look(named(module, suffix))) return Stored::kPacked;
+  const auto weight = io.look(named(module, "weight"));
+  return weight ? Stored::kPlain : Stored::kMissing;
+}
+
+std::string plain_reason(const qe_model& model, std::string_view module, const char* packed_suffix) {
+  const auto weight = looker(model).look(named(module, "weight"));
+  return qe::format("not quantized: weight is %s and there is no %s", weight ? qe::dtype_name(weight->dtype) : "absent", packed_suffix);
+}
+
+std::int32_t scale_dtype(const qe_model& model, std::string_view module, const char* suffix, std::int32_t assumed) {
+  const auto t = looker(model).look(named(module, suffix));
+  return t ? t->dtype : assumed;
+}
+
+void require(const ValueFault& fault, const std::string& tensor) {
+  if (fault) throw qe::Error(QE_E_CHECKPOINT, tensor, fault.message, fault.hint);
+}
+
+FloatTable float_table(const qe_tensor& t, std::int64_t row_stride, std::int64_t group_stride) {
+  return {bytes(t), t.dtype, row_stride, group_stride, FloatTable::Order::kPlain};
+}
+
+PackedModule packed_module(const CompressedTensorsConfig& config, const qe_model& model, std::string_view name, int role) {
+  PackedModule m;
+  const auto no = [&](std::string reason) {
+    m.reason = std::move(reason);
+    return m;
+  };
+  if (!config.problem.empty()) return no(config.problem);
+  const std::string* rule = config.ignored(name, role);
+  const CompressedTensorsGroup* group = config.group_of(name, role);
+  const Stored stored = stored_as(model, name, {"weight_packed"});
+  if (stored == Stored::kPlain) return no(plain_reason(model, name, "weight_packed") + (rule ? "; listed in ignore" : ""));
+  if (stored != Stored::kPacked) {
+    if (rule) return no("listed in ignore as " + *rule);
+    if (!group) return no("no target of config_groups names it");
+  }
+  if (!group) return no("has weight_packed, but no target of config_groups names it");
+  if (!group->weights) return no("config_groups." + group->name + " does not quantize weights");
+  const QuantArgs& w = *group->weights;
+  if (group->format != "pack-quantized" && !(group->format.empty() && stored == Stored::kPacked))
+    return no("config_groups." + group->name + " has format " + (group->format.empty() ? "absent" : group->format) + "; this plugin reads pack-quantized");
+  if (w.is_float || w.num_bits < 2 || w.num_bits > 8)
+    return no(qe::format("%d-bit %s weights; supported: 2 to 8-bit int", w.num_bits, w.is_float ? "float" : "int"));
+  using S = QuantArgs::Strategy;
+  if (w.strategy != S::kGroup && w.strategy != S::kChannel && w.strategy != S::kTensor)
+    return no(std::string("strategy ") + strategy_text(w.strategy) + "; supported: group, channel, tensor");
+  if (w.strategy == S::kTensor && !w.symmetric) return no("asymmetric weights with strategy tensor; supported: group, channel");
+  m.ours = true;
+  m.weights = w;
+  if (group->input) {
+    const QuantArgs& in = *group->input;
+    const bool by_token = in.strategy == S::kToken && in.dynamic == QuantArgs::Dynamic::kYes && in.symmetric && in.num_bits == 8;
+    m.activation.kind = !by_token ? qe::Activation::none : in.is_float ? qe::Activation::e4m3_token : qe::Activation::i8_token;
+    if (!by_token)
+      m.partial = qe::format("weight-only: input_activations of %d-bit %s, strategy %s, are left as they are", in.num_bits, in.is_float ? "float" : "int",
+                             strategy_text(in.strategy));
+  }
+  return m;
+}
+
+IntMatrix bind_pack_quantized(qe::Io& io, const qe::Part& part, const PackedModule& module) {
+  const QuantArgs& w = module.weights;
+  IntMatrix m;
+  m.activation = module.activation;
+  m.bits = w.num_bits;
+  m.n = part.n();
+  m.k = part.k();
+  using S = QuantArgs::Strategy;
+  set_plain_groups(m, w.strategy == S::kGroup ? w.group_size : -1);
+  m.groups = (m.k + m.group_size - 1) / m.group_size;
+  const auto name = [&](const char* suffix) { return qe::Io::join(part, suffix); };
+  const auto i32 = qe::dtype_bit(QE_I32);
+
+  // Stream or padded: equal where b divides 32, told apart by the second dimension where it does not.
+  Packing packing = Packing::kStream;
+  if (const auto t = io.look(name("weight_packed")); t && t->rank == 2 && t->dim[1] != words(packing, m.bits, m.k) &&
+                                                      t->dim[1] == words(Packing::kPadded, m.bits, m.k))
+    packing = Packing::kPadded;
+  const std::int64_t row_words = words(packing, m.bits, m.k);
+  const qe_tensor codes = io.tensor(part, "weight_packed", i32, {m.n, row_words});
+  m.q = {bytes(codes), 4 * row_words, 4, packing};
+
+  qe_tensor scales{};
+  if (w.strategy == S::kTensor) {
+    scales = io.tensor(part, "weight_scale", kFloats, {}, qe::Need::required, -1);  // [], [1] or [1, 1]
+    std::int64_t count = 1;
+    for (int i = 0; i < scales.rank; ++i) count *= scales.dim[i];
+    if (scales.data && count != 1)
+      throw qe::Error(QE_E_CHECKPOINT, name("weight_scale"), qe::format("has %lld values, expected 1 for strategy tensor", static_cast<long long>(count)));
+    m.scales = float_table(scales, 0, 0);
+  } else if (const auto t = io.look(name("weight_scale")); w.strategy == S::kChannel && t && t->rank == 1) {
+    scales = io.tensor(part, "weight_scale", kFloats, {m.n});
+    m.scales = float_table(scales, 1, 0);
+  } else {
+    scales = io.tensor(part, "weight_scale", kFloats, {m.n, m.groups});
+    m.scales = float_table(scales, m.groups, 1);
+  }
+
+  const qe_tensor shape = io.tensor(part, "weight_shape", qe::dtype_bit(QE_I64) | i32, {2}, qe::Need::optional);
+  if (shape.data) {
+    std::int64_t stored[2];
+    for (int i : {0, 1})
+      stored[i] = shape.dtype == QE_I64 ? static_cast<const std::int64_t*>(shape.data)[i] : static_cast<const std::int32_t*>(shape.data)[i];
+    if (stored[0] != m.n || stored[1] != m.k)
+      throw qe::Error(QE_E_CHECKPOINT, name("weight_shape"),
+                      qe::format("says [%lld, %lld]; the model's configuration makes it [%lld, %lld]", static_cast<long long>(stored[0]),
+                                 static_cast<long long>(stored[1]), static_cast<long long>(m.n), static_cast<long long>(m.k)),
+                      "weights and config.json belong to different models, or the file is damaged");
+  }
+
+  m.zero_constant = 1u << (m.bits - 1);
+  if (!w.symmetric) {
+    const auto t = io.look(name("weight_zero_point"));
+    if (t && t->dtype == QE_I8) {
+      m.zeros = IntMatrix::Zeros::kSigned;
+      m.z.data = bytes(io.tensor(part, "weight_zero_point", qe::dtype_bit(QE_I8), {m.n, m.groups}));
+    } else {
+      Packing zp = Packing::kStream;
+      if (t && t->rank == 2 && t->dim[0] != words(zp, m.bits, m.n) && t->dim[0] == words(Packing::kPadded, m.bits, m.n)) zp = Packing::kPadded;
+      m.zeros = IntMatrix::Zeros::kByGroup;
+      m.z = {bytes(io.tensor(part, "weight_zero_point", i32, {words(zp, m.bits, m.n), m.groups})), 4, 4 * m.groups, zp};
+    }
+  }
+
+  const bool needs_index = w.actorder == QuantArgs::Actorder::kGroup && m.groups > 1;
+  const qe_tensor index = io.tensor(part, "weight_g_idx", i32, {m.k}, needs_index ? qe::Need::required : qe::Need::optional);
+  if (index.data && m.groups > 1) {
+    const auto* g = static_cast<const std::int32_t*>(index.data);
+    bool unset = true;  // all -1: the columns were left in their order
+    for (std::int64_t k = 0; k < m.k && unset; ++k) unset = g[k] == -1;
+    if (!unset) require(set_group_index(m, g), name("weight_g_idx"));
+  }
+  if (io.loading()) require(check_finite(m, m.scales), name("weight_scale"));
+  return m;
+}
+
+}  // namespace qengine::packed

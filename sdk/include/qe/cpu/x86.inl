@@ -1,0 +1,467 @@
+// qe/cpu/x86.inl: the products of kernels.hpp with 256-bit vectors. Included once for each
+// instruction set with QE_ISA (a namespace) and QE_TARGET (a target attribute) defined; QE_VNNI 1
+// multiplies bytes with vpdpbusd.
+//
+// A vector is 8 rows of a panel. Integers: one load serves 8 rows x 4 columns, one broadcast four
+// activations. Floats: codes of a few panels go to a buffer in L1 as [column][8], then register
+// tiles of panels x tokens run over it.
+//
+// The target attribute must stand on every function, so there are no lambdas here.
+
+#define QE_FN __attribute__((target(QE_TARGET)))
+#define QE_INLINE __attribute__((target(QE_TARGET), always_inline)) inline
+
+namespace qe::cpu::QE_ISA {
+
+// ---- codes of a block ------------------------------------------------------------------------------
+QE_INLINE __m256i load256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+
+// Bits [from, from + bits) of every byte moved to bit `to` (constants after inlining).
+QE_INLINE __m256i field(__m256i x, int bits, int from, int to) {
+  const int shift = from - to;
+  if (shift > 0) x = _mm256_srli_epi16(x, shift);
+  if (shift < 0) x = _mm256_slli_epi16(x, -shift);
+  return bits == 8 ? x : _mm256_and_si256(x, _mm256_set1_epi8(char(((1 << bits) - 1) << to)));
+}
+
+template <class F, int I, int At, int Shift>
+QE_INLINE void load_plane(const std::byte* p, __m256i (&w)[8]) {
+  constexpr int bits = F::Planes::kBits[I], per = 8 / bits, vectors = 8 / per;
+  QE_UNROLL for (int v = 0; v < vectors; ++v) {
+    const __m256i x = load256(p + At + 32 * v);
+    QE_UNROLL for (int t = 0; t < per; ++t) {
+      const __m256i f = field(x, bits, bits * t, Shift);
+      w[v + vectors * t] = I == 0 ? f : _mm256_or_si256(w[v + vectors * t], f);
+    }
+  }
+  if constexpr (I + 1 < F::Planes::kCount) load_plane<F, I + 1, At + 32 * vectors, Shift + bits>(p, w);
+}
+
+// The 8 vectors of a block: byte 4r + i of w[j] is the code of row r, column 4j + i.
+template <class F>
+QE_INLINE void load_codes(const std::byte* p, __m256i (&w)[8]) { load_plane<F, 0, 0, 0>(p, w); }
+
+// ---- records ---------------------------------------------------------------------------------------
+struct Terms8 {
+  __m256 scale, offset, zero;
+};
+
+QE_INLINE __m256 load_f16x8(const void* p) { return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
+QE_INLINE __m256 load_bf16x8(const void* p) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))), 16));
+}
+QE_INLINE __m256i load_u8x8(const void* p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))); }
+QE_INLINE __m256i load_i8x8(const void* p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))); }
+// Low and high halves of 8 pairs of halfs.
+QE_INLINE void load_f16_pairs(const void* p, __m256& low, __m256& high) {
+  const __m256i x = load256(p), order = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+  const __m256i y = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(x, order), 0xd8);
+  low = _mm256_cvtph_ps(_mm256_castsi256_si128(y));
+  high = _mm256_cvtph_ps(_mm256_extracti128_si256(y, 1));
+}
+QE_INLINE __m256 e4m3x8(__m256i top) {  // the code in the top byte of each lane; NaN codes are refused at load
+  const __m256i bits = _mm256_and_si256(_mm256_srai_epi32(top, 4), _mm256_set1_epi32(int(0x87f00000u)));
+  return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p120f));
+}
+QE_INLINE __m256 e5m2x8(__m256i top) {
+  const __m256i bits = _mm256_and_si256(_mm256_srai_epi32(top, 3), _mm256_set1_epi32(int(0x8fe00000u)));
+  return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p112f));
+}
+
+// The terms of the 8 rows for the record at `record` (and `super`).
+template <class M>
+QE_INLINE Terms8 terms8(const std::byte* super, const std::byte* record) {
+  Terms8 t{_mm256_set1_ps(1.0f), _mm256_setzero_ps(), _mm256_setzero_ps()};
+  if constexpr (M::kBytes == 0) {
+  } else if constexpr (meta_shared<M>) {
+    const Terms one = terms_of<M>(super, record);
+    t = {_mm256_set1_ps(one.scale), _mm256_set1_ps(one.offset), _mm256_set1_ps(one.zero)};
+  } else if constexpr (std::is_same_v<M, meta::ScaleF16>) {
+    t.scale = load_f16x8(record);
+  } else if constexpr (std::is_same_v<M, meta::ScaleBF16>) {
+    t.scale = load_bf16x8(record);
+  } else if constexpr (std::is_same_v<M, meta::ScaleF32>) {
+    t.scale = _mm256_loadu_ps(reinterpret_cast<const float*>(record));
+  } else if constexpr (std::is_same_v<M, meta::E8M0>) {  // 0 and 255 are the odd ones: 2^-127 and NaN
+    const __m256i e = load_u8x8(record);
+    __m256i bits = _mm256_slli_epi32(e, 23);
+    bits = _mm256_blendv_epi8(bits, _mm256_set1_epi32(0x00400000), _mm256_cmpeq_epi32(e, _mm256_setzero_si256()));
+    bits = _mm256_blendv_epi8(bits, _mm256_set1_epi32(0x7fc00000), _mm256_cmpeq_epi32(e, _mm256_set1_epi32(255)));
+    t.scale = _mm256_castsi256_ps(bits);
+  } else if constexpr (std::is_same_v<M, meta::E4M3>) {
+    t.scale = e4m3x8(_mm256_slli_epi32(load_u8x8(record), 24));
+  } else if constexpr (std::is_same_v<M, meta::ScaleOffsetF16>) {
+    load_f16_pairs(record, t.scale, t.offset);
+  } else if constexpr (std::is_same_v<M, meta::TwoLevelScale>) {
+    t.scale = _mm256_mul_ps(load_f16x8(super), _mm256_cvtepi32_ps(load_i8x8(record)));
+  } else if constexpr (std::is_same_v<M, meta::TwoLevelScaleMin>) {
+    const __m256i both = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(record)));
+    __m256 d, dmin;
+    load_f16_pairs(super, d, dmin);
+    t.scale = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_and_si256(both, _mm256_set1_epi32(255))));
+    t.offset = _mm256_xor_ps(_mm256_set1_ps(-0.0f), _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(_mm256_srli_epi32(both, 8))));
+  } else if constexpr (std::is_same_v<M, meta::TwoLevelScaleMin4>) {
+    const __m256i both = load_u8x8(record);
+    __m256 d, dmin;
+    load_f16_pairs(super, d, dmin);
+    t.scale = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_and_si256(both, _mm256_set1_epi32(15))));
+    t.offset = _mm256_xor_ps(_mm256_set1_ps(-0.0f), _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(_mm256_srli_epi32(both, 4))));
+  } else {
+    alignas(32) float scale[8], offset[8], zero[8];
+    for (int r = 0; r < kRows; ++r) {
+      const Terms one = terms_of<M>(super + r * meta_super_bytes<M>, record + r * M::kBytes);
+      scale[r] = one.scale, offset[r] = one.offset, zero[r] = one.zero;
+    }
+    t = {_mm256_load_ps(scale), _mm256_load_ps(offset), _mm256_load_ps(zero)};
+  }
+  return t;
+}
+template <class M>
+QE_INLINE Terms8 terms8_at(const std::byte* panel, const Layout& l, std::int64_t column, std::int64_t span) {
+  return terms8<M>(panel + l.super_at + column / kSuperSpan * kRows * meta_super_bytes<M>, panel + l.record_at + span * l.record_stride);
+}
+
+template <class F>
+QE_INLINE __m256 row_factors(const std::byte* panel) {
+  alignas(32) float f[8];
+  for (int r = 0; r < kRows; ++r) f[r] = row_factor<F>(row_at<F>(panel, r));
+  return _mm256_load_ps(f);
+}
+
+// Stores the first `rows` of 8 outputs.
+QE_INLINE void store_rows(float* out, __m256 v, int rows) {
+  if (rows == kRows) return _mm256_storeu_ps(out, v);
+  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  _mm256_maskstore_ps(out, _mm256_cmpgt_epi32(_mm256_set1_epi32(rows), lane), v);
+}
+
+// ---- integers --------------------------------------------------------------------------------------
+// Codes to operands of the byte product.
+template <class F>
+QE_INLINE void to_operands(__m256i (&w)[8]) {
+  using Op = Operand<F>;
+  if constexpr (Op::kSteps) {
+    alignas(16) static constexpr auto table = [] {
+      std::array<std::int8_t, 16> t{};
+      for (int c = 0; c < (1 << F::Planes::bits); ++c) t[std::size_t(c)] = std::int8_t(Op::of(std::uint32_t(c)));
+      return t;
+    }();
+    const __m256i t = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table.data())));
+    QE_UNROLL for (int j = 0; j < 8; ++j) w[j] = _mm256_shuffle_epi8(t, w[j]);
+  } else if constexpr (Op::kSigned) {
+    QE_UNROLL for (int j = 0; j < 8; ++j) w[j] = _mm256_xor_si256(w[j], _mm256_set1_epi8(char(0x80)));
+  }
+}
+
+QE_INLINE __m256i broadcast4(const std::int8_t* q) {
+  std::int32_t v;
+  std::memcpy(&v, q, 4);
+  return _mm256_set1_epi32(v);
+}
+
+// Exact sums of vectors [J, J + Count) of a block for 8 rows: operand * activation.
+template <class F, int J, int Count>
+QE_INLINE __m256i dot(const __m256i (&w)[8], const __m256i (&magnitude)[8], const std::int8_t* q) {
+  using Op = Operand<F>;
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i total{}, part{};
+  int added = 0;
+  QE_UNROLL for (int j = J; j < J + Count; ++j) {
+    const __m256i x = broadcast4(q + 4 * j);
+    const __m256i pairs = Op::kSigned ? _mm256_maddubs_epi16(magnitude[j], _mm256_sign_epi8(x, w[j])) : _mm256_maddubs_epi16(w[j], x);
+    part = added == 0 ? pairs : _mm256_add_epi16(part, pairs);
+    if (++added == Op::kAdds || j + 1 == J + Count) {
+      const __m256i four = _mm256_madd_epi16(part, ones);
+      total = j < J + Op::kAdds ? four : _mm256_add_epi32(total, four);
+      added = 0;
+    }
+  }
+  return total;
+}
+
+// What the sum of a span's inputs is multiplied with: offset, zero and the base of the operands.
+template <class F>
+QE_INLINE __m256 correction(const Terms8& t) {
+  using M = typename F::Meta;
+  __m256 base = _mm256_set1_ps(Operand<F>::kBase * Operand<F>::kStep);
+  if constexpr (meta_has_zero<M>) base = _mm256_sub_ps(base, t.zero);
+  base = _mm256_mul_ps(t.scale, base);
+  if constexpr (meta_has_offset<M>) base = _mm256_add_ps(base, t.offset);
+  return base;
+}
+
+// One panel times T tokens. Half: spans of 16 columns.
+template <class F, int T, bool Half>
+QE_FN void integer_tile(const std::byte* panel, const Layout& l, const Input& in, std::int64_t token, float* out, std::int64_t out_stride, int rows) {
+  using M = typename F::Meta;
+  using Op = Operand<F>;
+  const std::int64_t blocks = l.columns / kBlock, per_span = Half ? 1 : l.span / kBlock;
+  const std::int8_t* q = in.q + token * in.columns;
+  const float* scale = in.scale + token * blocks;
+  const float* sums = in.sums + token * in.spans;
+  const std::byte* codes = panel + l.code_at;
+  __m256 acc[T];
+  QE_UNROLL for (int t = 0; t < T; ++t) acc[t] = _mm256_setzero_ps();
+  std::int64_t span = 0;
+  for (std::int64_t b = 0; b < blocks;) {
+    __m256 chain[T];
+    QE_UNROLL for (int t = 0; t < T; ++t) chain[t] = _mm256_setzero_ps();
+    const std::int64_t first = b, end = std::min(blocks, b + per_span);
+    do {
+      __m256i w[8], magnitude[8];
+      load_codes<F>(codes + b * l.block_bytes, w);
+      if constexpr (T <= 2) {  // the stream ahead: lines of the next blocks
+        QE_UNROLL for (int line = 0; line < F::Planes::bits; line += 2)
+          _mm_prefetch(reinterpret_cast<const char*>(codes + b * l.block_bytes + 2048 + 32 * line), _MM_HINT_T0);
+      }
+      to_operands<F>(w);
+      if constexpr (Op::kSigned) QE_UNROLL for (int j = 0; j < 8; ++j) magnitude[j] = _mm256_abs_epi8(w[j]);
+      if constexpr (Half) {
+        const Terms8 a = terms8_at<M>(panel, l, b * kBlock, 2 * b), z = terms8_at<M>(panel, l, b * kBlock, 2 * b + 1);
+        QE_UNROLL for (int t = 0; t < T; ++t) {
+          const __m256 xs = _mm256_broadcast_ss(scale + t * blocks + b);
+          const __m256 low = _mm256_mul_ps(_mm256_cvtepi32_ps(dot<F, 0, 4>(w, magnitude, q + t * in.columns + b * kBlock)), xs);
+          const __m256 high = _mm256_mul_ps(_mm256_cvtepi32_ps(dot<F, 4, 4>(w, magnitude, q + t * in.columns + b * kBlock)), xs);
+          acc[t] = _mm256_fmadd_ps(low, _mm256_mul_ps(a.scale, _mm256_set1_ps(Op::kStep)), acc[t]);
+          if constexpr (kCorrects<F>) acc[t] = _mm256_fmadd_ps(correction<F>(a), _mm256_broadcast_ss(sums + t * in.spans + 2 * b), acc[t]);
+          acc[t] = _mm256_fmadd_ps(high, _mm256_mul_ps(z.scale, _mm256_set1_ps(Op::kStep)), acc[t]);
+          if constexpr (kCorrects<F>) acc[t] = _mm256_fmadd_ps(correction<F>(z), _mm256_broadcast_ss(sums + t * in.spans + 2 * b + 1), acc[t]);
+        }
+      } else {
+        QE_UNROLL for (int t = 0; t < T; ++t) {
+          const __m256i d = dot<F, 0, 8>(w, magnitude, q + t * in.columns + b * kBlock);
+          chain[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(d), _mm256_broadcast_ss(scale + t * blocks + b), chain[t]);
+        }
+      }
+    } while (++b < end);
+    if constexpr (!Half) {
+      const Terms8 a = terms8_at<M>(panel, l, first * kBlock, span);
+      const __m256 step = _mm256_mul_ps(a.scale, _mm256_set1_ps(Op::kStep));
+      QE_UNROLL for (int t = 0; t < T; ++t) {
+        acc[t] = _mm256_fmadd_ps(chain[t], step, acc[t]);
+        if constexpr (kCorrects<F>) acc[t] = _mm256_fmadd_ps(correction<F>(a), _mm256_broadcast_ss(sums + t * in.spans + span), acc[t]);
+      }
+    }
+    ++span;
+  }
+  if constexpr (HasRowScale<F>) {
+    const __m256 row = row_factors<F>(panel);
+    QE_UNROLL for (int t = 0; t < T; ++t) acc[t] = _mm256_mul_ps(acc[t], row);
+  }
+  QE_UNROLL for (int t = 0; t < T; ++t) store_rows(out + (token + t) * out_stride, acc[t], rows);
+}
+
+template <class F, bool Half>
+QE_FN void integer_panels(const Job& j) {
+  const Layout& l = *j.layout;
+  // Tokens in blocks whose int8 inputs stay in L2 while the panels pass by.
+  const std::int64_t block = std::max<std::int64_t>(4, std::min<std::int64_t>(j.in->m, (std::int64_t{192} << 10) / std::max<std::int64_t>(1, l.columns) / 4 * 4));
+  for (std::int64_t t0 = 0; t0 < j.in->m; t0 += block) {
+    const std::int64_t t1 = std::min(j.in->m, t0 + block);
+    for (std::int64_t p = j.begin; p < j.end; ++p) {
+      const std::byte* panel = j.base + p * l.stride;
+      const int rows = int(std::min<std::int64_t>(kRows, l.n - p * kRows));
+      float* out = j.out + p * kRows;
+      std::int64_t t = t0;
+      for (; t + 4 <= t1; t += 4) integer_tile<F, 4, Half>(panel, l, *j.in, t, out, j.out_stride, rows);
+      if (t + 2 <= t1) integer_tile<F, 2, Half>(panel, l, *j.in, t, out, j.out_stride, rows), t += 2;
+      if (t < t1) integer_tile<F, 1, Half>(panel, l, *j.in, t, out, j.out_stride, rows);
+    }
+  }
+}
+
+// ---- floats ----------------------------------------------------------------------------------------
+// value() of the 32 columns of a block, out [32][8].
+template <class F>
+QE_INLINE void decode_values(const std::byte* p, float* out) {
+  if constexpr (kKind<F> == Kind::wide) {
+    if constexpr (F::kWide == Wide::f32) {
+      std::memcpy(out, p, sizeof(float) * kBlock * kRows);
+    } else {
+      QE_UNROLL for (int c = 0; c < kBlock; ++c) _mm256_storeu_ps(out + 8 * c, F::kWide == Wide::bf16 ? load_bf16x8(p + 16 * c) : load_f16x8(p + 16 * c));
+    }
+  } else {
+    __m256i w[8];
+    load_codes<F>(p, w);
+    alignas(32) static constexpr auto table = [] {
+      std::array<float, (1 << F::Planes::bits) < 16 ? 16 : (1 << F::Planes::bits)> t{};
+      for (std::size_t c = 0; c < (std::size_t{1} << F::Planes::bits); ++c) t[c] = F::value(std::uint32_t(c));
+      return t;
+    }();
+    [[maybe_unused]] const __m256 low = _mm256_loadu_ps(table.data()), high = _mm256_loadu_ps(table.data() + 8);
+    QE_UNROLL for (int j = 0; j < 8; ++j)
+      QE_UNROLL for (int i = 0; i < 4; ++i) {
+        __m256 v;
+        if constexpr (kKind<F> == Kind::e4m3) {
+          v = e4m3x8(_mm256_slli_epi32(w[j], 24 - 8 * i));
+        } else if constexpr (kKind<F> == Kind::e5m2) {
+          v = e5m2x8(_mm256_slli_epi32(w[j], 24 - 8 * i));
+        } else if constexpr (kKind<F> == Kind::ramp) {
+          const __m256i c = _mm256_and_si256(_mm256_srli_epi32(w[j], 8 * i), _mm256_set1_epi32(255));
+          v = _mm256_add_ps(_mm256_cvtepi32_ps(c), _mm256_set1_ps(F::value(0)));
+        } else if constexpr (F::Planes::bits <= 4) {  // the permutes read the low three bits, the blend the fourth
+          const __m256i c = _mm256_srli_epi32(w[j], 8 * i);
+          v = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, c), _mm256_permutevar8x32_ps(high, c), _mm256_castsi256_ps(_mm256_slli_epi32(w[j], 28 - 8 * i)));
+        } else {
+          const __m256i c = _mm256_and_si256(_mm256_srli_epi32(w[j], 8 * i), _mm256_set1_epi32(255));
+          v = _mm256_i32gather_ps(table.data(), c, 4);
+        }
+        _mm256_storeu_ps(out + 8 * (4 * j + i), v);
+      }
+  }
+}
+
+// The exact weights of a block, out [32][8].
+template <class F>
+QE_FN void exact_block(const std::byte* panel, const Layout& l, std::int64_t block, float* out) {
+  using M = typename F::Meta;
+  decode_values<F>(panel + l.code_at + block * l.block_bytes, out);
+  if constexpr (M::kBytes == 0 && !HasRowScale<F> && !HasWeight<F>) return;
+  const std::int64_t column = block * kBlock;
+  QE_UNROLL for (int half = 0; half < 2; ++half) {
+    const Terms8 t = terms8_at<M>(panel, l, column, (column + 16 * half) / l.span);
+    alignas(32) float row[8];
+    for (int r = 0; r < kRows; ++r) row[r] = row_at<F>(panel, r);
+    if constexpr (HasWeight<F>) {
+      alignas(32) float scale[8], offset[8], zero[8];
+      _mm256_store_ps(scale, t.scale), _mm256_store_ps(offset, t.offset), _mm256_store_ps(zero, t.zero);
+      for (int c = 16 * half; c < 16 * half + 16; ++c)
+        for (int r = 0; r < kRows; ++r) out[8 * c + r] = F::weight(out[8 * c + r], Terms{scale[r], offset[r], zero[r]}, row[r]);
+    } else {
+      for (int c = 16 * half; c < 16 * half + 16; ++c) {
+        __m256 w = _mm256_loadu_ps(out + 8 * c);
+        if constexpr (meta_has_zero<M>) w = _mm256_sub_ps(w, t.zero);
+        if constexpr (meta_has_scale<M>) w = _mm256_mul_ps(t.scale, w);
+        if constexpr (meta_has_offset<M>) w = _mm256_add_ps(w, t.offset);
+        if constexpr (HasRowScale<F>) w = _mm256_mul_ps(w, _mm256_load_ps(row));
+        _mm256_storeu_ps(out + 8 * c, w);
+      }
+    }
+  }
+}
+
+// chain[t][p] += columns of buf[p] times tokens x[t]. chain is [T][P][8], buf P x [..][8].
+template <int P, int T>
+QE_FN void multiply(const float* const* buf, int columns, const float* x, std::int64_t x_stride, float* chain) {
+  __m256 c[T][P];
+  QE_UNROLL for (int t = 0; t < T; ++t)
+    QE_UNROLL for (int p = 0; p < P; ++p) c[t][p] = _mm256_loadu_ps(chain + 8 * (t * P + p));
+  const float* b[P];
+  QE_UNROLL for (int p = 0; p < P; ++p) b[p] = buf[p];
+  for (int k = 0; k < columns; ++k) {
+    __m256 w[P];
+    QE_UNROLL for (int p = 0; p < P; ++p) w[p] = _mm256_loadu_ps(b[p] + 8 * k);
+    QE_UNROLL for (int t = 0; t < T; ++t) {
+      const __m256 v = _mm256_broadcast_ss(x + t * x_stride + k);
+      QE_UNROLL for (int p = 0; p < P; ++p) c[t][p] = _mm256_fmadd_ps(w[p], v, c[t][p]);
+    }
+  }
+  QE_UNROLL for (int t = 0; t < T; ++t)
+    QE_UNROLL for (int p = 0; p < P; ++p) _mm256_storeu_ps(chain + 8 * (t * P + p), c[t][p]);
+}
+
+template <int P>
+QE_FN void multiply_tokens(const float* const* buf, int columns, const float* x, std::int64_t x_stride, std::int64_t m, float* chain) {
+  constexpr int wide = P == 1 ? 8 : P == 2 ? 6 : 2;
+  std::int64_t t = 0;
+  for (; t + wide <= m; t += wide) multiply<P, wide>(buf, columns, x + t * x_stride, x_stride, chain + 8 * P * t);
+  if constexpr (wide > 4)
+    for (; t + 4 <= m; t += 4) multiply<P, 4>(buf, columns, x + t * x_stride, x_stride, chain + 8 * P * t);
+  if constexpr (wide > 2)
+    for (; t + 2 <= m; t += 2) multiply<P, 2>(buf, columns, x + t * x_stride, x_stride, chain + 8 * P * t);
+  for (; t < m; ++t) multiply<P, 1>(buf, columns, x + t * x_stride, x_stride, chain + 8 * P * t);
+}
+
+inline constexpr int kFloatTokens = 48;  // tokens of one pass: accumulators and chains stay in L1
+
+// Panels [p0, p0 + P) times tokens [t0, t0 + m), m <= kFloatTokens.
+template <class F, int P, bool Exact>
+QE_FN void float_panels(const Job& j, std::int64_t p0, std::int64_t t0, std::int64_t m) {
+  using M = typename F::Meta;
+  const Layout& l = *j.layout;
+  constexpr int kPiece = P == 4 ? 64 : kSegment;  // columns decoded at a time
+  constexpr bool kDirect = !Exact && kKind<F> == Kind::wide && [] { if constexpr (kKind<F> == Kind::wide) return F::kWide == Wide::f32; else return false; }();
+  alignas(64) float buffer[kDirect ? 8 : P * kPiece * kRows];
+  alignas(64) float acc[kFloatTokens * P * kRows], chain[kFloatTokens * P * kRows];
+  std::memset(acc, 0, std::size_t(m) * P * kRows * sizeof(float));
+  std::memset(chain, 0, std::size_t(m) * P * kRows * sizeof(float));
+  const float* x = j.in->x + t0 * j.in->x_stride;
+  const std::byte* panel[P];
+  QE_UNROLL for (int p = 0; p < P; ++p) panel[p] = j.base + (p0 + p) * l.stride;
+  const std::int64_t span = Exact || !meta_has_scale<M> ? l.columns : l.span;
+  for (std::int64_t s = 0, c = 0; c < l.columns; ++s) {
+    const std::int64_t span_end = std::min(l.columns, c + span);
+    while (c < span_end) {
+      const std::int64_t end = std::min(span_end, c + kSegment);
+      // one chain: columns [c, end), decoded by pieces of whole blocks
+      while (c < end) {
+        const std::int64_t block = c / kBlock, skip = c % kBlock;
+        const int take = int(std::min<std::int64_t>(end - c, kPiece - skip));
+        const float* at[P];
+        QE_UNROLL for (int p = 0; p < P; ++p) {
+          if constexpr (kDirect) {
+            at[p] = reinterpret_cast<const float*>(panel[p] + l.code_at) + 8 * c;
+          } else {
+            float* to = buffer + p * kPiece * kRows;
+            for (std::int64_t b = 0; b < (skip + take + kBlock - 1) / kBlock; ++b) {
+              if constexpr (Exact) exact_block<F>(panel[p], l, block + b, to + b * kBlock * kRows);
+              else decode_values<F>(panel[p] + l.code_at + (block + b) * l.block_bytes, to + b * kBlock * kRows);
+            }
+            at[p] = to + skip * kRows;
+          }
+        }
+        multiply_tokens<P>(at, take, x + c, j.in->x_stride, m, chain);
+        c += take;
+      }
+      if constexpr (!Exact && meta_has_scale<M>) {
+        QE_UNROLL for (int p = 0; p < P; ++p) {
+          const __m256 scale = terms8_at<M>(panel[p], l, end - 1, s).scale;
+          for (std::int64_t t = 0; t < m; ++t) {
+            float* a = acc + 8 * (t * P + p);
+            _mm256_storeu_ps(a, _mm256_fmadd_ps(_mm256_loadu_ps(chain + 8 * (t * P + p)), scale, _mm256_loadu_ps(a)));
+          }
+        }
+      } else {
+        for (std::int64_t i = 0; i < m * P * kRows; i += 8) _mm256_storeu_ps(acc + i, _mm256_add_ps(_mm256_loadu_ps(acc + i), _mm256_loadu_ps(chain + i)));
+      }
+      std::memset(chain, 0, std::size_t(m) * P * kRows * sizeof(float));
+    }
+  }
+  QE_UNROLL for (int p = 0; p < P; ++p) {
+    const int rows = int(std::min<std::int64_t>(kRows, l.n - (p0 + p) * kRows));
+    [[maybe_unused]] __m256 row{};
+    if constexpr (!Exact && HasRowScale<F>) row = row_factors<F>(panel[p]);
+    for (std::int64_t t = 0; t < m; ++t) {
+      __m256 y = _mm256_loadu_ps(acc + 8 * (t * P + p));
+      if constexpr (!Exact && HasRowScale<F>) y = _mm256_mul_ps(y, row);
+      store_rows(j.out + (t0 + t) * j.out_stride + (p0 + p) * kRows, y, rows);
+    }
+  }
+}
+
+template <class F, bool Exact>
+QE_FN void floats(const Job& j) {
+  for (std::int64_t t0 = 0; t0 < j.in->m; t0 += kFloatTokens) {
+    const std::int64_t m = std::min<std::int64_t>(kFloatTokens, j.in->m - t0);
+    std::int64_t p = j.begin;
+    if (m <= 2)
+      for (; p + 4 <= j.end; p += 4) float_panels<F, 4, Exact>(j, p, t0, m);
+    for (; p + 2 <= j.end; p += 2) float_panels<F, 2, Exact>(j, p, t0, m);
+    for (; p < j.end; ++p) float_panels<F, 1, Exact>(j, p, t0, m);
+  }
+}
+
+template <class F>
+QE_FN void run(const Job& j, Path path) {
+  if constexpr (kFastPath<F> == Path::integer) {
+    if (path == Path::integer) return j.layout->span == 16 ? integer_panels<F, true>(j) : integer_panels<F, false>(j);
+  } else if constexpr (kFastPath<F> == Path::floating) {
+    if (path == Path::floating) return floats<F, false>(j);
+  }
+  floats<F, true>(j);
+}
+
+}  // namespace qe::cpu::QE_ISA
+
+#undef QE_FN
+#undef QE_INLINE

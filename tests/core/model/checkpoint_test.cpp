@@ -1,0 +1,286 @@
+// Folders made here: which files count, where the quantization config is found, what is left out.
+#include "core/model/checkpoint.hpp"
+
+#include <gtest/gtest.h>
+#include <qe/plugin.h>
+#include <sys/stat.h>
+
+#include "core/base/error.hpp"
+#include "core/model/config.hpp"
+#include "tests/support/files.hpp"
+
+namespace qengine {
+namespace {
+
+using test::safetensors;
+using test::safetensors_of;
+using test::TempDir;
+
+std::string complaint(const std::filesystem::path& model, bool config_only = false) {
+  try {
+    Checkpoint::open(model, config_only);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit_code(), 3);
+    return e.what();
+  }
+  return "accepted";
+}
+#define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+TEST(Folder, ModelSafetensorsIsTheModelWhateverElseLiesThere) {
+  const TempDir dir;
+  dir.write("config.json", "{}");
+  dir.write("model.safetensors", safetensors_of({"a", "b"}));
+  dir.write("consolidated.safetensors", safetensors_of({"x"}));
+  dir.write("pytorch_model.bin", "\x80");
+  const auto c = Checkpoint::open(dir.path());
+  EXPECT_EQ(c->kind(), Checkpoint::Kind::kSafetensors);
+  ASSERT_EQ(c->tensors().size(), 2u);
+  EXPECT_EQ(c->files().size(), 1u);
+  EXPECT_EQ(c->folder(), dir.path());
+  const Tensor* b = c->find("b");
+  ASSERT_NE(b, nullptr);
+  float value[2];
+  std::memcpy(value, c->data(*b).data(), sizeof value);
+  EXPECT_EQ(value[1], 1.0f);
+  c->release(*b);
+  std::memcpy(value, c->data(*b).data(), sizeof value);
+  EXPECT_EQ(value[1], 1.0f);  // read again after its pages were given back
+  EXPECT_EQ(c->find("x"), nullptr);
+  EXPECT_TRUE(c->quant_config().is_null());
+  EXPECT_TRUE(c->generation_config().is_null());
+  EXPECT_TRUE(c->gguf_metadata().is_null());
+}
+
+TEST(Folder, OneOtherNameWillDoSeveralWillNot) {
+  const TempDir dir;
+  dir.write("config.json", "{}");
+  dir.write("weights.safetensors", safetensors_of({"a"}));
+  EXPECT_NE(Checkpoint::open(dir.path())->find("a"), nullptr);
+  dir.write("more.safetensors", safetensors_of({"b"}));
+  EXPECT_SAYS(complaint(dir.path()), "several .safetensors files and no model.safetensors.index.json");
+}
+
+TEST(Folder, NumberedFilesWithoutAnIndexMustBeAllThere) {
+  const TempDir dir;
+  dir.write("config.json", "{}");
+  dir.write("model-00001-of-00003.safetensors", safetensors_of({"a"}));
+  dir.write("model-00003-of-00003.safetensors", safetensors_of({"c"}));
+  EXPECT_SAYS(complaint(dir.path()), "missing file model-00002-of-00003.safetensors");
+  dir.write("model-00002-of-00003.safetensors", safetensors_of({"b"}));
+  EXPECT_EQ(Checkpoint::open(dir.path())->tensors().size(), 3u);
+  dir.write("model-00002-of-00003.safetensors", safetensors_of({"a"}));
+  EXPECT_SAYS(complaint(dir.path()), "a occurs twice");
+}
+
+TEST(Folder, OnlyTheIndexDecides) {
+  const TempDir dir;
+  dir.write("config.json", "{}");
+  dir.write("one.safetensors", safetensors_of({"a", "unlisted"}));
+  dir.write("two.safetensors", safetensors_of({"b"}));
+  dir.write("other.safetensors", safetensors_of({"a", "b"}));
+  dir.write("model.safetensors.index.json", R"({"metadata":{"total_size":99999999999,"x":[1]},"weight_map":{"b":"two.safetensors","a":"one.safetensors"}})");
+  const auto c = Checkpoint::open(dir.path());
+  EXPECT_EQ(c->tensors().size(), 2u);
+  EXPECT_EQ(c->files().size(), 2u);
+  EXPECT_EQ(c->files()[static_cast<std::size_t>(c->find("a")->file)].path.filename(), "one.safetensors");
+  ASSERT_EQ(c->warnings().size(), 1u);
+  EXPECT_SAYS(c->warnings()[0], "unlisted");
+}
+
+TEST(Folder, FaultsOfAnIndex) {
+  const TempDir dir;
+  dir.write("config.json", "{}");
+  dir.write("one.safetensors", safetensors_of({"a"}));
+  dir.write("two.safetensors", safetensors_of({"a", "b"}));
+  const auto with = [&](const std::string& map) {
+    dir.write("model.safetensors.index.json", map);
+    return complaint(dir.path());
+  };
+  EXPECT_SAYS(with(R"({"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})"), "a occurs in two files");
+  EXPECT_SAYS(with(R"({"weight_map":{"a":"one.safetensors","c":"one.safetensors"}})"), "E202 missing tensor c in one.safetensors");
+  EXPECT_SAYS(with(R"({"weight_map":{"b":"one.safetensors","a":"two.safetensors"}})"), "E202 missing tensor");
+  EXPECT_SAYS(with(R"({"weight_map":{"a":"three.safetensors"}})"), "E201 missing file three.safetensors");
+  EXPECT_SAYS(with(R"({"weight_map":{"a":"one.safetensors","a":"two.safetensors"}})"), "names a twice");
+  EXPECT_SAYS(with(R"({"weight_map":{"a":1}})"), "a number in weight_map, at a");
+  EXPECT_SAYS(with(R"({"weight_map":["a"]})"), "an array in weight_map");
+  EXPECT_SAYS(with(R"({"weight_map":{}})"), "empty weight_map");
+  EXPECT_SAYS(with(R"({"metadata":{}})"), "has no weight_map");
+  EXPECT_SAYS(with(R"([])"), "not a JSON object");
+  EXPECT_SAYS(with(R"({"weight_map":{"a":"one.safetensors"})"), "not valid JSON");
+  EXPECT_SAYS(with(std::string(100000, '[')), "not a JSON object");
+  EXPECT_SAYS(with(R"({"x":)" + std::string(100000, '[')), "nested");
+  for (const char* file : {"../one.safetensors", "/etc/passwd", "a\\\\one.safetensors", "..safetensors"})
+    EXPECT_SAYS(with(std::string(R"({"weight_map":{"a":")") + file + "\"}}"), "no plain file name");
+  EXPECT_SAYS(with(R"({"weight_map":{"a":"one.txt"}})"), "only .safetensors files are read");
+  EXPECT_SAYS(with(R"({"weight_map":{"a":"one.pt"}})"), "pickle");
+}
+
+TEST(Folder, WrappersArePeeledOff) {
+  const TempDir dir;
+  dir.write("config.json", "{}");
+  dir.write("model.safetensors", safetensors_of({"language_model.model.norm.weight", "model.language_model.embed_tokens.weight",
+      "language_model.lm_head.weight", "vision_tower.x", "multi_modal_projector.y", "model.layers.0.self_attn.rotary_emb.inv_freq"}));
+  const auto c = Checkpoint::open(dir.path());
+  EXPECT_EQ(c->tensors().size(), 3u);
+  ASSERT_NE(c->find("model.norm.weight"), nullptr);
+  EXPECT_EQ(c->find("model.norm.weight")->file_name, "language_model.model.norm.weight");
+  EXPECT_NE(c->find("model.embed_tokens.weight"), nullptr);
+  EXPECT_EQ(c->name_in_file("lm_head.weight"), "language_model.lm_head.weight");
+  dir.write("model.safetensors", safetensors_of({"language_model.model.norm.weight", "model.norm.weight"}));
+  EXPECT_SAYS(complaint(dir.path()), "model.norm.weight occurs twice");
+}
+
+TEST(Folder, WhatIsNoModelIsRefusedByName) {
+  const TempDir dir;
+  EXPECT_SAYS(complaint(dir.path()), "E201");
+  EXPECT_SAYS(complaint(dir.path() / "absent"), "there is no file or folder");
+  EXPECT_SAYS(complaint(dir.write("x.bin", "\x80")), "pickle");
+  EXPECT_SAYS(complaint(dir.path()), "holds x.bin and no .safetensors or .gguf");
+  EXPECT_SAYS(complaint(dir.write("notes.txt", "hello")), "neither a folder nor a .gguf file");
+  dir.write("adapter_config.json", "{}");
+  dir.write("adapter_model.safetensors", safetensors_of({"a"}));
+  EXPECT_SAYS(complaint(dir.path()), "is an adapter");
+  const TempDir mlx;
+  mlx.write("config.json", R"({"quantization":{"bits":4}})");
+  mlx.write("model.safetensors", safetensors(R"({"__metadata__":{"format":"mlx"},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x"));
+  EXPECT_SAYS(complaint(mlx.path()), "quantized for MLX");
+}
+
+TEST(Folder, APipeDoesNotHangUs) {
+  const TempDir dir;
+  dir.write("config.json", "{}");
+  ASSERT_EQ(::mkfifo((dir.path() / "model.safetensors").c_str(), 0600), 0);
+  EXPECT_SAYS(complaint(dir.path()), "not a regular file");
+}
+
+TEST(ConfigOnly, NeedsNoWeights) {
+  const TempDir dir;
+  dir.write("config.json", R"({"quantization_config":{"quant_method":"X"},"a":1})");
+  dir.write("generation_config.json", R"({"eos_token_id":7})");
+  for (const auto& path : {dir.path(), dir.path() / "config.json"}) {
+    const auto c = Checkpoint::open(path, true);
+    EXPECT_EQ(c->kind(), Checkpoint::Kind::kConfigOnly);
+    EXPECT_EQ(c->folder(), dir.path());
+    EXPECT_TRUE(c->tensors().empty());
+    EXPECT_EQ(c->config().at("a"), 1);
+    EXPECT_EQ(c->quant_config().at("quant_method"), "x");
+    EXPECT_EQ(c->generation_config().at("eos_token_id"), 7);
+  }
+  EXPECT_SAYS(complaint(dir.path() / "config.json"), "one file of a model");
+}
+
+TEST(ConfigOnly, StopTokensOfBothFilesCount) {
+  const TempDir dir;
+  dir.write("config.json", R"({"architectures":["LlamaForCausalLM"],"vocab_size":9,"hidden_size":8,"intermediate_size":8,
+      "num_hidden_layers":1,"num_attention_heads":1,"eos_token_id":3})");
+  dir.write("generation_config.json", R"({"eos_token_id":[5,3,7]})");
+  EXPECT_EQ(read_model_config(*Checkpoint::open(dir.path(), true)).eos_ids, (std::vector<std::int32_t>{3, 5, 7}));
+}
+
+struct Found {
+  const char* config;
+  const char* file;  // a side file, or ""
+  const char* content;
+  const char* method;
+  const char* source;
+};
+TEST(QuantConfig, IsFoundInOrderAndNamed) {
+  const Found all[] = {
+      {R"({"quantization_config":{"quant_method":"AWQ","bits":4}})", "quantize_config.json", R"({"desc_act":false})", "awq", "config.json quantization_config"},
+      {R"({"text_config":{"quantization_config":{"quant_method":"gptq"}}})", "", "", "gptq", "config.json text_config.quantization_config"},
+      {R"({"compression_config":{"format":"x"}})", "", "", "compressed-tensors", "config.json compression_config"},
+      {R"({"quantization_config":{"config_groups":{}}})", "", "", "compressed-tensors", "config.json quantization_config"},
+      {R"({"quantization_config":{"quant_algo":"FP8"}})", "", "", "modelopt", "config.json quantization_config"},
+      {R"({"quantization_config":{"load_in_4bit":true}})", "", "", "bitsandbytes", "config.json quantization_config"},
+      {R"({"quantization_config":null})", "quantize_config.json", R"({"bits":4,"desc_act":true})", "gptq", "quantize_config.json"},
+      {"{}", "quantize_config.json", R"({"bits":4,"method":"awq","desc_act":true})", "awq", "quantize_config.json"},
+      {"{}", "quant_config.json", R"({"w_bit":4,"q_group_size":128,"zero_point":true,"version":"GEMM"})", "awq", "quant_config.json"},
+      {"{}", "hf_quant_config.json", R"({"producer":{},"quantization":{"quant_algo":"NVFP4"}})", "modelopt", "hf_quant_config.json"},
+  };
+  for (const Found& f : all) {
+    const TempDir dir;
+    dir.write("config.json", f.config);
+    dir.write("model.safetensors", safetensors_of({"a"}));
+    if (*f.file) dir.write(f.file, f.content);
+    const auto c = Checkpoint::open(dir.path());
+    ASSERT_TRUE(c->quant_config().is_object()) << f.config << f.content;
+    EXPECT_EQ(c->quant_config().at("quant_method"), f.method) << f.config << f.content;
+    EXPECT_EQ(c->quant_config_source(), f.source);
+  }
+}
+
+TEST(QuantConfig, TensorsDecideWhenNoKeyDoes) {
+  const TempDir dir;
+  dir.write("config.json", R"({"quantization_config":{"bits":4}})");
+  dir.write("model.safetensors", safetensors_of({"m.qweight", "m.g_idx"}));
+  EXPECT_EQ(Checkpoint::open(dir.path())->quant_config().at("quant_method"), "gptq");
+  dir.write("model.safetensors", safetensors_of({"m.qweight"}));
+  EXPECT_SAYS(complaint(dir.path()), "E210 quant_method is missing");
+}
+
+TEST(QuantConfig, FaultsAreNamed) {
+  EXPECT_THROW(Checkpoint::from_config(Json{{"quantization_config", "gptq"}}), Error);
+  EXPECT_THROW(Checkpoint::from_config(Json{{"quantization_config", {{"quant_method", 3}}}}), Error);
+  EXPECT_THROW(Checkpoint::from_config(Json::array()), Error);
+  const auto c = Checkpoint::from_config(Json{{"a", 1}}, Json{{"quant_method", "Foo"}});
+  EXPECT_EQ(c->quant_config().at("quant_method"), "foo");
+  EXPECT_TRUE(Checkpoint::from_config(Json{{"a", 1}})->quant_config().is_null());
+}
+
+// ---- GGUF in folders -------------------------------------------------------------------------------
+
+test::GgufBuilder part(int no, int count, int tensors, const char* tensor) {
+  test::GgufBuilder b;
+  if (no == 0) b.small_model("llama");
+  b.value("split.no", 2, test::raw(static_cast<std::uint16_t>(no))).value("split.count", 2, test::raw(static_cast<std::uint16_t>(count)));
+  b.value("split.tensors.count", 5, test::raw(static_cast<std::int32_t>(tensors)));
+  b.tensor(tensor, {4}, 0, std::string(16, static_cast<char>('a' + no)));
+  return b;
+}
+
+TEST(SplitGguf, AnyPartOpensAll) {
+  const TempDir dir;
+  const auto first = dir.write("m-00001-of-00002.gguf", part(0, 2, 2, "output_norm.weight").bytes());
+  const auto second = dir.write("m-00002-of-00002.gguf", part(1, 2, 2, "blk.0.ffn_norm.weight").bytes());
+  for (const auto& path : {first, second, dir.path()}) {
+    const auto c = Checkpoint::open(path);
+    ASSERT_EQ(c->tensors().size(), 2u);
+    EXPECT_EQ(c->files().size(), 2u);
+    const Tensor* t = c->find("model.layers.0.post_attention_layernorm.weight");
+    ASSERT_NE(t, nullptr);
+    EXPECT_EQ(t->file, 1);
+    EXPECT_EQ(static_cast<char>(c->data(*t)[0]), 'b');
+    EXPECT_EQ(read_model_config(*c).num_layers, 1);
+  }
+}
+
+TEST(SplitGguf, FaultsAreNamed) {
+  const TempDir dir;
+  const auto first = dir.write("m-00001-of-00002.gguf", part(0, 2, 2, "output_norm.weight").bytes());
+  EXPECT_SAYS(complaint(first), "missing file m-00002-of-00002.gguf");
+  const auto second = [&](const test::GgufBuilder& b) {
+    dir.write("m-00002-of-00002.gguf", b.bytes());
+    return complaint(first);
+  };
+  EXPECT_SAYS(second(part(0, 2, 2, "x")), "split.no is 0, expected 1");
+  EXPECT_SAYS(second(part(1, 3, 2, "x")), "split.count is 3, expected 2");
+  EXPECT_SAYS(second(part(1, 2, 3, "x")), "split.tensors.count is 3, expected 2");
+  EXPECT_SAYS(second(part(1, 2, 2, "output_norm.weight")), "occurs in two files");
+  dir.write("m-00001-of-00002.gguf", part(0, 2, 9, "output_norm.weight").bytes());
+  EXPECT_SAYS(second(part(1, 2, 9, "x")), "split.tensors.count is 9, the files hold 2");
+  EXPECT_SAYS(complaint(dir.write("renamed.gguf", part(0, 2, 2, "x").bytes())), "split.count is 2, expected 1");
+}
+
+TEST(GgufInAFolder, OneModelIsTakenSeveralAreListed) {
+  const TempDir dir;
+  dir.write("a.gguf", part(0, 1, 1, "x").bytes());
+  EXPECT_EQ(Checkpoint::open(dir.path())->kind(), Checkpoint::Kind::kGguf);
+  dir.write("b.gguf", part(0, 1, 1, "x").bytes());
+  EXPECT_SAYS(complaint(dir.path()), "several models: a.gguf, b.gguf");
+  dir.write("blob", part(0, 1, 1, "x").bytes());
+  EXPECT_EQ(Checkpoint::open(dir.path() / "blob")->kind(), Checkpoint::Kind::kGguf);  // by its first bytes
+}
+
+}  // namespace
+}  // namespace qengine
