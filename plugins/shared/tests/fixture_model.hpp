@@ -26,12 +26,8 @@ struct FixtureModel {
 
   explicit FixtureModel(const std::filesystem::path& folder) : folder_(folder) {
     config = read_json(folder / "config.json");
-    if (config.contains("quantization_config")) {
-      host.config = config["quantization_config"];
-    } else if (config.contains("text_config")) {
-      config = Json(config["text_config"]);
-      host.config = config["quantization_config"];
-    }
+    const Json& where = config.contains("quantization_config") ? config : config.at("text_config");
+    host.config = where.at("quantization_config");
     host.model_config = config;
     const FileBytes file = FileBytes::map(folder / "model.safetensors");
     for (const Tensor& t : parse_safetensors(file).tensors) host.add(t.name, t.dtype, t.shape, file.bytes().data() + t.offset, t.bytes);
