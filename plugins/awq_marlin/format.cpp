@@ -10,7 +10,13 @@ using packed::IntMatrix;
 using packed::Packing;
 using packed::Stored;
 
-bool is_compressed_tensors(const qe_model& model) { return ConfigView(model.cfg).text("quant_method").value_or("") == "compressed-tensors"; }
+std::string method_of(const qe_model& model) { return packed::lower(ConfigView(model.cfg).text("quant_method").value_or("absent")); }
+
+bool is_rounded(const qe_model& model) {  // AutoRound with our packing
+  return method_of(model).ends_with("auto-round") && packed::lower(ConfigView(model.cfg).text("packing_format").value_or("")).find("awq") != std::string::npos;
+}
+
+std::string not_ours(const std::string& method) { return "quant_method is " + method + "; this plugin reads awq and compressed-tensors W4A16_ASYM"; }
 
 std::string named(std::string_view module, const char* suffix) { return std::string(module) + "." + suffix; }
 
@@ -98,7 +104,10 @@ IntMatrix bind_awq(qe::Io& io, const qe::Part& part, const Module& module) {
       break;
     }
   }
-  if (io.loading()) packed::require(packed::check_finite(m, m.scales), name("scales"));
+  if (io.loading()) {
+    packed::require(packed::check_finite(m, m.scales), name("scales"));
+    if (!module.note.empty()) qe::log(packed::speaks_for_all(part) ? qe::Log::warn : qe::Log::debug, std::string(part.name()) + ": " + module.note);
+  }
   return m;
 }
 
@@ -181,7 +190,7 @@ Layout layout_of(const qe_tensor& q, const qe_tensor* s, std::int64_t n, std::in
   return written;
 }
 
-Module describe(const qe_model& model, std::string_view name, int role, std::int64_t n, std::int64_t k, int layer) {
+Module describe(const qe_model& model, std::string_view name, int role, std::int64_t n, std::int64_t k) {
   Module m;
   const auto no = [&](std::string reason) {
     m.storage = Module::Storage::kNone;
@@ -189,7 +198,7 @@ Module describe(const qe_model& model, std::string_view name, int role, std::int
     return m;
   };
 
-  if (is_compressed_tensors(model)) {
+  if (method_of(model) == "compressed-tensors") {
     const auto config = packed::CompressedTensorsConfig::read(model.cfg);
     const packed::PackedModule p = packed::packed_module(config, model, name, role);
     if (!p.ours) return no(p.reason);
@@ -202,6 +211,7 @@ Module describe(const qe_model& model, std::string_view name, int role, std::int
     return m;
   }
 
+  if (method_of(model) != "awq" && !is_rounded(model)) return no(not_ours(method_of(model)));
   const Config config = Config::read(model.cfg);
   if (!config.problem.empty()) return no(config.problem);
   const std::string* rule = skipped(config.skip, name);
@@ -222,9 +232,7 @@ Module describe(const qe_model& model, std::string_view name, int role, std::int
   const auto qweight = io.look(named(name, "qweight")), scales = io.look(named(name, "scales"));
   if (qweight) m.layout = layout_of(*qweight, scales ? &*scales : nullptr, n, k, config.group_size, config.version);
   if (m.layout != config.version)
-    qe::log(layer <= 0 ? qe::Log::warn : qe::Log::debug,
-            qe::format("%s.qweight is in %s layout, though version is %s; it is read as what it is", std::string(name).c_str(),
-                       layout_text(m.layout), config.version_written.c_str()));
+    m.note = qe::format("qweight is in %s layout, though version is %s; it is read as what it is", layout_text(m.layout), config.version_written.c_str());
   if (m.layout == Layout::kGemvFast) {
     if (n % 4 != 0 || k % 64 != 0)
       return no(qe::format("gemv_fast with %lld outputs and %lld inputs; supported: multiples of 4 and 64", static_cast<long long>(n), static_cast<long long>(k)));
@@ -247,15 +255,13 @@ IntMatrix bind(qe::Io& io, const qe::Part& part, const Module& module) {
 }
 
 int detect(const qe_model& model, qe::Reason& why) {
-  const ConfigView view(model.cfg);
-  const std::string method = packed::lower(view.text("quant_method").value_or("absent"));
-  const bool rounded = method.ends_with("auto-round") && packed::lower(view.text("packing_format").value_or("")).find("awq") != std::string::npos;
-  if (method == "awq" || rounded) {
+  const std::string method = method_of(model);
+  if (method == "awq" || is_rounded(model)) {
     const Config c = Config::read(model.cfg);
     if (!c.problem.empty()) return why("%s", c.problem.c_str()), 0;
     const std::string group = c.group_size < 0 ? "one group a row" : "group " + std::to_string(c.group_size);
     why("quant_method %s, 4 bit, %s, version %s", method.c_str(), group.c_str(), c.version_written.c_str());
-    return rounded ? 900 : 1000;
+    return method == "awq" ? 1000 : 900;
   }
   if (method == "compressed-tensors") {
     const auto c = packed::CompressedTensorsConfig::read(model.cfg);
@@ -267,8 +273,7 @@ int detect(const qe_model& model, qe::Reason& why) {
     why("compressed-tensors without 4-bit zero points throughout; this plugin reads W4A16_ASYM");
     return 0;
   }
-  why("quant_method is %s; this plugin reads awq and compressed-tensors W4A16_ASYM", method.c_str());
-  return 0;
+  return why("%s", not_ours(method).c_str()), 0;
 }
 
 }  // namespace qengine::awq

@@ -46,13 +46,14 @@ struct Module {
   Storage storage = Storage::kNone;
   std::string reason;   // kNone: why
   std::string partial;  // else: what of the scheme is left out
+  std::string note;     // else: what of the configuration the tensors contradict
   Layout layout = Layout::kGemm;
   bool zero_point = true;
   packed::PackedModule packed;  // of kPackQuantized
   std::int64_t group_size = -1;
   enum class Records { kScaleZero, kWideScaleZero, kScaleOffset } records = Records::kScaleZero;
 };
-Module describe(const qe_model& model, std::string_view name, int role, std::int64_t n, std::int64_t k, int layer);
+Module describe(const qe_model& model, std::string_view name, int role, std::int64_t n, std::int64_t k);
 
 // The layout that these shapes are of; `written` where they fit several or none.
 Layout layout_of(const qe_tensor& qweight, const qe_tensor* scales, std::int64_t n, std::int64_t k, std::int64_t group_size, Layout written);

@@ -11,7 +11,7 @@ namespace qengine::awq {
 template <class M>
 struct Awq : packed::IntFormat<4, M> {
   static packed::IntMatrix bind(qe::Io& io, const qe::Part& part) {
-    return awq::bind(io, part, describe(part.model(), part.name(), part.role(), part.n(), part.k(), part.layer().index));
+    return awq::bind(io, part, describe(part.model(), part.name(), part.role(), part.n(), part.k()));
   }
 };
 

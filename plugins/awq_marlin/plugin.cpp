@@ -25,6 +25,7 @@ struct Plugin : qe::Linears<Plugin, W4, W4F32, W4Offset> {
     for (std::uint32_t i = 0; i < l.n_parts; ++i) {
       const Module d = module(m, l, *l.parts[i]);
       if (d.storage == Module::Storage::kNone) return why("%s", d.reason.c_str()), qe::Claim::no;
+      if (!d.note.empty() && claim == qe::Claim::native) why("%s", d.note.c_str());
       if (!d.partial.empty()) why("%s", d.partial.c_str()), claim = qe::Claim::fallback;
     }
     return claim;
@@ -41,7 +42,7 @@ struct Plugin : qe::Linears<Plugin, W4, W4F32, W4Offset> {
 
  private:
   static Module module(const qe_model& m, const qe_layer& l, const qe_part& p) {
-    return describe(m, qe::view(p.name), p.role, p.n, l.k, l.index);
+    return describe(m, qe::view(p.name), p.role, p.n, l.k);
   }
 };
 

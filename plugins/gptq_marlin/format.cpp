@@ -10,7 +10,13 @@ using packed::IntMatrix;
 using packed::Packing;
 using packed::Stored;
 
-bool is_compressed_tensors(const qe_model& model) { return ConfigView(model.cfg).text("quant_method").value_or("") == "compressed-tensors"; }
+std::string method_of(const qe_model& model) { return packed::lower(ConfigView(model.cfg).text("quant_method").value_or("absent")); }
+
+bool is_gptq(const std::string& method) { return method == "gptq" || method == "marlin" || method == "auto-round" || method == "intel/auto-round"; }
+
+std::string not_ours(const std::string& method) {
+  return "quant_method is " + method + "; this plugin reads gptq, marlin, auto-round and compressed-tensors pack-quantized";
+}
 
 std::string named(std::string_view module, const char* suffix) { return std::string(module) + "." + suffix; }
 
@@ -71,7 +77,7 @@ IntMatrix bind_gptq(qe::Io& io, const qe::Part& part, const Module& module) {
     if (found != ZeroPoints::kMixed) {
       const std::uint32_t add = found == ZeroPoints::kOneLess ? 1 : 0;
       if (add != m.zero_add)
-        qe::log(part.layer().index <= 0 ? qe::Log::warn : qe::Log::debug,
+        qe::log(packed::speaks_for_all(part) ? qe::Log::warn : qe::Log::debug,
                 qe::format("%s holds the zero points of %s, though checkpoint_format is %s; they are read as what they are",
                            name("qzeros").c_str(), add ? "gptq" : "gptq_v2 or gptq_p", disk_format_text(module.format)));
       m.zero_add = add;
@@ -119,7 +125,8 @@ Module describe(const qe_model& model, std::string_view name, int role, std::int
     return m;
   };
 
-  if (is_compressed_tensors(model)) {
+  const std::string method = method_of(model);
+  if (method == "compressed-tensors") {
     const auto config = packed::CompressedTensorsConfig::read(model.cfg);
     const packed::PackedModule p = packed::packed_module(config, model, name, role);
     if (!p.ours) return no(p.reason);
@@ -132,6 +139,7 @@ Module describe(const qe_model& model, std::string_view name, int role, std::int
     return m;
   }
 
+  if (!is_gptq(method)) return no(not_ours(method));
   const Config config = Config::read(model.cfg);
   if (!config.problem.empty()) return no(config.problem);
   const Config::Answer answer = config.module(model.cfg, name, role);
@@ -174,8 +182,8 @@ IntMatrix bind(qe::Io& io, const qe::Part& part, const Module& module) {
 }
 
 int detect(const qe_model& model, qe::Reason& why) {
-  const std::string method = packed::lower(ConfigView(model.cfg).text("quant_method").value_or("absent"));
-  if (method == "gptq" || method == "marlin" || method == "auto-round" || method == "intel/auto-round") {
+  const std::string method = method_of(model);
+  if (is_gptq(method)) {
     const Config c = Config::read(model.cfg);
     if (!c.problem.empty()) return why("%s", c.problem.c_str()), 0;
     const std::string group = c.base.group_size < 0 ? "one group a row" : "group " + std::to_string(c.base.group_size);
@@ -196,8 +204,7 @@ int detect(const qe_model& model, qe::Reason& why) {
     why("compressed-tensors pack-quantized, %zu of %zu config_groups", ours, c.groups.size());
     return ours == c.groups.size() ? 900 : 600;
   }
-  why("quant_method is %s; this plugin reads gptq, marlin, auto-round and compressed-tensors pack-quantized", method.c_str());
-  return 0;
+  return why("%s", not_ours(method).c_str()), 0;
 }
 
 }  // namespace qengine::gptq

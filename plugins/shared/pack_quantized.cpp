@@ -90,11 +90,15 @@ IntMatrix bind_pack_quantized(qe::Io& io, const qe::Part& part, const PackedModu
   const auto name = [&](const char* suffix) { return qe::Io::join(part, suffix); };
   const auto i32 = qe::dtype_bit(QE_I32);
 
-  // Stream or padded: equal where b divides 32, told apart by the second dimension where it does not.
-  Packing packing = Packing::kStream;
-  if (const auto t = io.look(name("weight_packed")); t && t->rank == 2 && t->dim[1] != words(packing, m.bits, m.k) &&
-                                                      t->dim[1] == words(Packing::kPadded, m.bits, m.k))
-    packing = Packing::kPadded;
+  // Stream or padded: equal where b divides 32, else told apart by the sizes of both packed tensors. Sizes that
+  // fit neither are left to the comparison with what a stream needs.
+  const auto codes_found = io.look(name("weight_packed")), zeros_found = io.look(name("weight_zero_point"));
+  const auto fits = [&](Packing p) {
+    const bool zeros_packed = !w.symmetric && zeros_found && zeros_found->dtype == QE_I32 && zeros_found->rank == 2;
+    return codes_found && codes_found->rank == 2 && codes_found->dim[1] == words(p, m.bits, m.k) &&
+           (!zeros_packed || zeros_found->dim[0] == words(p, m.bits, m.n));
+  };
+  const Packing packing = !fits(Packing::kStream) && fits(Packing::kPadded) ? Packing::kPadded : Packing::kStream;
   const std::int64_t row_words = words(packing, m.bits, m.k);
   const qe_tensor codes = io.tensor(part, "weight_packed", i32, {m.n, row_words});
   m.q = {bytes(codes), 4 * row_words, 4, packing};
@@ -129,15 +133,12 @@ IntMatrix bind_pack_quantized(qe::Io& io, const qe::Part& part, const PackedModu
 
   m.zero_constant = 1u << (m.bits - 1);
   if (!w.symmetric) {
-    const auto t = io.look(name("weight_zero_point"));
-    if (t && t->dtype == QE_I8) {
+    if (zeros_found && zeros_found->dtype == QE_I8) {
       m.zeros = IntMatrix::Zeros::kSigned;
       m.z.data = bytes(io.tensor(part, "weight_zero_point", qe::dtype_bit(QE_I8), {m.n, m.groups}));
     } else {
-      Packing zp = Packing::kStream;
-      if (t && t->rank == 2 && t->dim[0] != words(zp, m.bits, m.n) && t->dim[0] == words(Packing::kPadded, m.bits, m.n)) zp = Packing::kPadded;
       m.zeros = IntMatrix::Zeros::kByGroup;
-      m.z = {bytes(io.tensor(part, "weight_zero_point", i32, {words(zp, m.bits, m.n), m.groups})), 4, 4 * m.groups, zp};
+      m.z = {bytes(io.tensor(part, "weight_zero_point", i32, {words(packing, m.bits, m.n), m.groups})), 4, 4 * m.groups, packing};
     }
   }
 

@@ -40,6 +40,12 @@ IntMatrix bind_pack_quantized(qe::Io& io, const qe::Part& part, const PackedModu
 // Dtype of the scales as far as it can be known: of the tensor, else `assumed`.
 std::int32_t scale_dtype(const qe_model& model, std::string_view module, const char* suffix, std::int32_t assumed);
 
+// Whether a warning about this module is worth a line: what holds for the first one usually holds for all, and
+// hundreds of equal lines help nobody.
+inline bool speaks_for_all(const qe::Part& part) {
+  return part.layer().index < 0 || (part.layer().index == 0 && part.role() <= QE_ROLE_Q);
+}
+
 // Throws what a check found.
 void require(const ValueFault& fault, const std::string& tensor);
 
