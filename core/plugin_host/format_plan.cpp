@@ -446,7 +446,9 @@ class Planner {
       if (!o.winner) return w.name + " " + what;
       Error e("E204", s_.spelled(w.name) + " " + what);
       e.in(s_.file_of(*t)).from(o.plugin->name + ", for " + layer.name);
-      throw e.hint("config.json and the tensors do not belong together; qengine inspect --layers shows what was expected where");
+      throw e.hint(s_.checkpoint->quant_config().is_object()
+                       ? "bits or group_size in quantization_config do not match the tensors, or the sizes in config.json; compare with qengine inspect --layers"
+                       : "config.json and the tensors do not belong together; compare with qengine inspect --layers");
     }
     return {};
   }
@@ -575,6 +577,8 @@ class Planner {
         for (const Want& w : u.wants) {
           ledger_.used.insert(w.name);
           ledger_.expected.insert(w.name);
+          const auto dot = w.name.rfind('.');
+          if (dot != std::string::npos && w.name.substr(dot) != ".weight" && s_.checkpoint->find(w.name)) ledger_.quantized.insert(w.name.substr(0, dot));
         }
     // What a plugin for the KV cache looks at while it plans belongs to the cache.
     for (auto& [p, m] : s_.models) {

@@ -61,7 +61,9 @@ Ledger::Result Ledger::close(const Checkpoint& checkpoint, std::span<const std::
       }
     }
     if (ignored) continue;
-    if (!scale_like(t.name)) {
+    const auto dot = t.name.rfind('.');
+    const bool beside = dot != std::string::npos && t.name.substr(dot) != ".weight" && quantized.contains(std::string_view(t.name).substr(0, dot));
+    if (!beside && !scale_like(t.name)) {
       result.left_over.push_back(t.name);
       continue;
     }
@@ -69,7 +71,7 @@ Ledger::Result Ledger::close(const Checkpoint& checkpoint, std::span<const std::
     const std::string closest = nearest(t.name, names, 24);
     Error e("E203", "tensor " + t.name + " is used by nothing");
     if (static_cast<std::size_t>(t.file) < checkpoint.files().size()) e.in(checkpoint.files()[t.file].path.filename().string());
-    e.from("scale-like name" + (closest.empty() ? "" : "; closest expected: " + closest));
+    e.from(std::string(scale_like(t.name) ? "scale-like name" : "it lies beside the tensors of a quantized matrix") + (closest.empty() ? "" : "; closest expected: " + closest));
     throw e.hint("a misread scale gives wrong text; if it is meant to be unused: --ignore-tensor 're:.*" + last_component(t.name) + "'");
   }
   for (std::size_t i = 0; i < ignore_rules.size(); ++i)

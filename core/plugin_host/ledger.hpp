@@ -16,12 +16,15 @@ struct Ledger {
   std::set<std::string, std::less<>> used;
   std::set<std::string, std::less<>> expected;  // names somebody looked for, there or not: for "closest expected"
 
+  std::set<std::string, std::less<>> quantized;  // modules of which more than a `weight` is used
+
   struct Result {
     std::vector<std::string> ignored;   // "NAME (rule)"
     std::vector<std::string> left_over;  // nobody wants them, and they do not look like scales
     std::vector<std::string> unused_rules;
   };
-  // Throws E203 for a scale-like tensor that nobody uses.
+  // Throws E203 for a scale-like tensor that nobody uses, and for one beside those of a quantized
+  // matrix: there only a `weight` may be left, with a warning, since some tools leave both forms.
   Result close(const Checkpoint& checkpoint, std::span<const std::string> ignore_rules) const;
 };
 
