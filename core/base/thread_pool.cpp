@@ -55,7 +55,7 @@ ThreadPool::~ThreadPool() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
-    region_.fetch_add(1);
+    gate_.fetch_add(kRegion);
   }
   wake_.notify_all();
   for (auto& t : workers_) t.join();
@@ -77,14 +77,17 @@ void ThreadPool::run(std::int64_t n, Body body, void* arg) {
   body_ = body;
   arg_ = arg;
   next_.store(0, std::memory_order_relaxed);
-  running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  region_.fetch_add(1);  // seq_cst: ordered before the look at sleeping_
+  gate_.store((gate_.load(std::memory_order_relaxed) & ~(kRegion - 1)) + kRegion);  // seq_cst: ordered before the look at sleeping_
   if (sleeping_.load() > 0) {
-    { const std::lock_guard lock(mutex_); }
+    {
+      const std::lock_guard lock(mutex_);
+      sleeping_.store(0);
+    }
     wake_.notify_all();
   }
   take_items();
-  for (int spins = 0; running_.load(std::memory_order_acquire) != 0; ++spins) {
+  gate_.fetch_or(kClosed, std::memory_order_acq_rel);
+  for (int spins = 0; (gate_.load(std::memory_order_acquire) & kInside) != 0; ++spins) {
     if (spins < 4096) QE_PAUSE();
     else std::this_thread::yield();
   }
@@ -94,20 +97,25 @@ void ThreadPool::worker() {
   std::uint64_t seen = 0;
   for (;;) {
     const auto until = std::chrono::steady_clock::now() + kSpin;
-    for (int i = 0; region_.load(std::memory_order_acquire) == seen; ++i) {
+    std::uint64_t gate = gate_.load(std::memory_order_acquire);
+    for (int i = 0; gate / kRegion == seen; ++i) {
       if (i % 64 != 63) {
         QE_PAUSE();
       } else if (std::chrono::steady_clock::now() > until) {
         std::unique_lock lock(mutex_);
-        sleeping_.fetch_add(1);
-        wake_.wait(lock, [&] { return region_.load() != seen; });
-        sleeping_.fetch_sub(1);
+        if (gate_.load() / kRegion == seen) {
+          sleeping_.fetch_add(1);
+          wake_.wait(lock, [&] { return gate_.load() / kRegion != seen; });
+        }
       }
+      gate = gate_.load(std::memory_order_acquire);
     }
-    ++seen;  // the caller waits for every worker, so no region is ever skipped
     if (stop_) return;
+    seen = gate / kRegion;
+    while (!(gate & kClosed) && gate / kRegion == seen && !gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel, std::memory_order_acquire)) {}
+    if ((gate & kClosed) || gate / kRegion != seen) continue;
     take_items();
-    running_.fetch_sub(1, std::memory_order_release);
+    gate_.fetch_sub(1, std::memory_order_release);
   }
 }
 

@@ -2,7 +2,8 @@
 //
 // parallel_for(n, body) calls body(0) .. body(n-1), each once, spread over the threads; the caller
 // takes part and returns when all are done. Workers spin for a short while between regions (a decode
-// step is a row of regions a few microseconds apart) and then sleep.
+// step is a row of regions a few microseconds apart) and then sleep. Nobody waits for a worker that the
+// system has not let run: one that comes late finds the region closed.
 //
 // Threads: one parallel_for at a time per pool (the engine thread's). A nested call runs serially on
 // its own thread. `body` must not throw.
@@ -45,14 +46,17 @@ class ThreadPool {
   void worker();
   void take_items();
 
+  // Region number, whether it takes no more workers, how many are inside.
+  static constexpr std::uint64_t kInside = 0xffff, kClosed = 0x10000, kRegion = 0x20000;
+
   std::vector<std::thread> workers_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::atomic<std::uint64_t> region_{0};  // odd bit unused; grows by one a region
   std::atomic<int> sleeping_{0};
   std::atomic<bool> stop_{false};
+  alignas(64) std::atomic<std::uint64_t> gate_{kClosed};
   alignas(64) std::atomic<std::int64_t> next_{0};
-  alignas(64) std::atomic<int> running_{0};
+  // Of the open region: written while nobody is inside.
   std::int64_t n_ = 0;
   Body body_ = nullptr;
   void* arg_ = nullptr;
