@@ -434,6 +434,7 @@ class Planner {
       if (!o.winner) return needs + "; missing: " + join(missing);
       throw missing_tensor(missing[0], o.plugin->name + " " + needs + "; present: " + present(prefix.substr(0, prefix.size() - 1)));
     }
+    std::vector<std::pair<const Tensor*, std::string>> wrong;
     for (const Want& w : unit.wants) {
       const Tensor* t = s_.checkpoint->find(w.name);
       if (!t) {
@@ -444,8 +445,12 @@ class Planner {
       const std::string what = mismatch(*t, w);
       if (what.empty()) continue;
       if (!o.winner) return w.name + " " + what;
-      Error e("E204", s_.spelled(w.name) + " " + what);
-      e.in(s_.file_of(*t)).from(o.plugin->name + ", for " + layer.name);
+      wrong.emplace_back(t, what);
+    }
+    if (!wrong.empty()) {
+      Error e("E204", s_.spelled(wrong[0].first->name) + " " + wrong[0].second);
+      e.in(s_.file_of(*wrong[0].first)).from(o.plugin->name + ", for " + layer.name);
+      for (std::size_t i = 1; i < std::min<std::size_t>(wrong.size(), 4); ++i) e.line("also", s_.spelled(wrong[i].first->name) + " " + wrong[i].second);
       throw e.hint(s_.checkpoint->quant_config().is_object()
                        ? "bits or group_size in quantization_config do not match the tensors, or the sizes in config.json; compare with qengine inspect --layers"
                        : "config.json and the tensors do not belong together; compare with qengine inspect --layers");

@@ -44,10 +44,11 @@ struct Plain {
     }
     if (bad) s.bad->fetch_add(bad, std::memory_order_relaxed);
   }
-  // An unquantized checkpoint is what it is: it loads, but not in silence.
+  // One such value turns every later token into NaN.
   static void done(const Source& s, const qe::Part& p) {
     if (const std::int64_t bad = s.bad->load())
-      qe::log(qe::Log::warn, qe::format("%.*s.weight has %lld values that are not finite", int(p.name().size()), p.name().data(), static_cast<long long>(bad)));
+      throw qe::Error(QE_E_CHECKPOINT, std::string(p.name()) + ".weight", qe::format("has %lld values that are not finite", static_cast<long long>(bad)),
+                      "the file is damaged; fetch it again");
   }
 };
 

@@ -167,6 +167,11 @@ TEST_F(Plans, WrongTypesAndShapesAreNamedWithWhatWasExpected) {
   EXPECT_EQ(e.code(), "E204");
   EXPECT_EQ(e.message(), "model.layers.0.mlp.up_proj.codes has shape [16, 24], expected [24, 16]");
   EXPECT_EQ(e.find("in"), "model.safetensors");
+  EXPECT_EQ(e.find("also"), "");
+  model->at("model.layers.0.mlp.gate_proj.scale").shape = {23};
+  EXPECT_EQ(refused().message(), "model.layers.0.mlp.gate_proj.scale has shape [23], expected [24]");
+  EXPECT_EQ(refused().find("also"), "model.layers.0.mlp.up_proj.codes has shape [16, 24], expected [24, 16]");
+  model->at("model.layers.0.mlp.gate_proj.scale").shape = {24};
   model->at("model.layers.0.mlp.up_proj.codes").shape = {24, 16};
   model->at("model.layers.0.mlp.up_proj.codes").dtype = QE_F16;
   EXPECT_EQ(refused().message(), "model.layers.0.mlp.up_proj.codes has dtype F16, expected I8");
