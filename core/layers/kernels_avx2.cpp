@@ -68,6 +68,16 @@ struct V {
   static V load_bf16(const std::uint16_t* p) {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load128(p)), 16))};
   }
+  static void load_bf16_even_odd(const std::uint16_t* p, V& even, V& odd) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    even.v = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+    odd.v = _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(static_cast<std::int32_t>(0xffff0000))));
+  }
+  static void zip(V& a, V& b) {
+    const __m256 lo = _mm256_unpacklo_ps(a.v, b.v), hi = _mm256_unpackhi_ps(a.v, b.v);
+    a.v = _mm256_permute2f128_ps(lo, hi, 0x20);
+    b.v = _mm256_permute2f128_ps(lo, hi, 0x31);
+  }
   void store_bf16(std::uint16_t* p) const {
     const __m256i u = _mm256_castps_si256(v);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));

@@ -165,19 +165,26 @@ double sum_exp(const float* x, float shift, float s, std::int64_t n, float* out)
 
 // ---- the cache -----------------------------------------------------------------------------------
 
+// load2: sixteen neighbours as two vectors in whatever order is cheap; order2 puts them in theirs.
 struct F32 {
   using T = float;
   static V load(const T* p) { return V::load(p); }
+  static void load2(const T* p, V& a, V& b) { a = V::load(p), b = V::load(p + 8); }
+  static void order2(V&, V&) {}
   static void store(T* p, V v) { v.store(p); }
 };
 struct F16 {
   using T = std::uint16_t;
   static V load(const T* p) { return V::load_f16(p); }
+  static void load2(const T* p, V& a, V& b) { a = V::load_f16(p), b = V::load_f16(p + 8); }
+  static void order2(V&, V&) {}
   static void store(T* p, V v) { v.store_f16(p); }
 };
 struct Bf16 {
   using T = std::uint16_t;
   static V load(const T* p) { return V::load_bf16(p); }
+  static void load2(const T* p, V& a, V& b) { V::load_bf16_even_odd(p, a, b); }
+  static void order2(V& a, V& b) { V::zip(a, b); }
   static void store(T* p, V v) { v.store_bf16(p); }
 };
 
@@ -221,8 +228,7 @@ inline void qk(const float* const* q, int d, int stride, const void* const* grou
   for (int j = 0; j < d; ++j) {
     V x[2 * NB];
     QE_UNROLL for (int b = 0; b < NB; ++b) {
-      x[2 * b] = S::load(k[b] + static_cast<std::int64_t>(j) * stride);
-      x[2 * b + 1] = S::load(k[b] + static_cast<std::int64_t>(j) * stride + 8);
+      S::load2(k[b] + static_cast<std::int64_t>(j) * stride, x[2 * b], x[2 * b + 1]);
     }
     QE_UNROLL for (int r = 0; r < R; ++r) {
       const V y = V::set1(q[r][j]);
@@ -230,7 +236,11 @@ inline void qk(const float* const* q, int d, int stride, const void* const* grou
     }
   }
   QE_UNROLL for (int r = 0; r < R; ++r)
-    QE_UNROLL for (int c = 0; c < 2 * NB; ++c) acc[r][c].store(s + r * kAttnTile + 8 * c);
+    QE_UNROLL for (int c = 0; c < 2 * NB; c += 2) {
+      S::order2(acc[r][c], acc[r][c + 1]);
+      acc[r][c].store(s + r * kAttnTile + 8 * c);
+      acc[r][c + 1].store(s + r * kAttnTile + 8 * c + 8);
+    }
 }
 
 template <class S, int R, int NB>
@@ -253,13 +263,20 @@ inline void pv(const AttnTile& t, const float* p, int row, int begin, int end, i
                     static_cast<std::int64_t>(key % kAttnGroup) * t.head_pad + c;
     for (; key < stop; ++key, v += t.head_pad) {
       V x[NV];
-      QE_UNROLL for (int j = 0; j < NV; ++j) x[j] = S::load(v + 8 * j);
+      if constexpr (NV == 1) {
+        x[0] = S::load(v);
+      } else {
+        QE_UNROLL for (int j = 0; j < NV; j += 2) S::load2(v + 8 * j, x[j], x[j + 1]);
+      }
       QE_UNROLL for (int r = 0; r < R; ++r) {
         const V y = V::set1(p[r * kAttnTile + key]);
         QE_UNROLL for (int j = 0; j < NV; ++j) acc[r][j] = V::fma(x[j], y, acc[r][j]);
       }
     }
   }
+  if constexpr (NV > 1)
+    QE_UNROLL for (int r = 0; r < R; ++r)
+      QE_UNROLL for (int j = 0; j < NV; j += 2) S::order2(acc[r][j], acc[r][j + 1]);
   QE_UNROLL for (int r = 0; r < R; ++r)
     QE_UNROLL for (int j = 0; j < NV; ++j) acc[r][j].store(t.acc + static_cast<std::int64_t>(row + r) * t.head_pad + c + 8 * j);
 }

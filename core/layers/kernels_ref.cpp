@@ -96,6 +96,15 @@ struct V {
     for (int i = 0; i < 8; ++i) p[i] = to_half(v[i]);
   }
   static V load_bf16(const std::uint16_t* p) { return make([=](int i) { return value(static_cast<std::uint32_t>(p[i]) << 16); }); }
+  static void load_bf16_even_odd(const std::uint16_t* p, V& even, V& odd) {
+    even = make([=](int i) { return value(static_cast<std::uint32_t>(p[2 * i]) << 16); });
+    odd = make([=](int i) { return value(static_cast<std::uint32_t>(p[2 * i + 1]) << 16); });
+  }
+  static void zip(V& a, V& b) {
+    const V x = a, y = b;
+    a = make([&](int i) { return i % 2 ? y.v[i / 2] : x.v[i / 2]; });
+    b = make([&](int i) { return i % 2 ? y.v[4 + i / 2] : x.v[4 + i / 2]; });
+  }
   void store_bf16(std::uint16_t* p) const {
     for (int i = 0; i < 8; ++i) {
       const std::uint32_t u = bits(v[i]);

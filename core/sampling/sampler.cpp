@@ -157,16 +157,12 @@ std::int32_t Sampler::draw(std::span<const float> row, float largest) const {
   const auto least = std::max(static_cast<float>(p.min_p), std::numeric_limits<float>::denorm_min());
   const bool top_k = p.top_k > 0 && p.top_k < n, top_p = p.top_p < 1.0;
 
-  if (!top_k && !top_p) {
-    if (p.min_p > 0) {
-      total = 0;
-      for (const float w : probs) total += w >= least ? static_cast<double>(w) : 0.0;
-    }
+  if (!top_k && !top_p && p.min_p <= 0) {
     double left = u * total;
-    std::int32_t last = -1;
+    std::int32_t last = 0;
     for (std::int32_t i = 0; i < n; ++i) {
       const float w = probs[static_cast<std::size_t>(i)];
-      if (w < least) continue;
+      if (w == 0) continue;
       last = i;
       if ((left -= w) < 0) break;
     }
@@ -174,36 +170,47 @@ std::int32_t Sampler::draw(std::span<const float> row, float largest) const {
   }
 
   std::vector<Candidate> few;
+  const auto gather = [&](float cut) {
+    few.clear();
+    double mass = 0;
+    for (std::int32_t i = 0; i < n; ++i)
+      if (const float w = probs[static_cast<std::size_t>(i)]; w >= cut) {
+        few.push_back({w, i});
+        mass += w;
+      }
+    return mass;
+  };
   if (top_k) {
     few = best_of(probs, p.top_k, [&](float w) { return w >= least; });
-    while (!few.empty() && few.back().p < least) few.pop_back();
     total = 0;
     for (const Candidate& c : few) total += c.p;
+  } else if (p.min_p > 0) {
+    total = gather(least);
   } else {
-    if (p.min_p > 0) {
-      total = 0;
-      for (const float w : probs) total += w >= least ? static_cast<double>(w) : 0.0;
-    }
     // Only as many as the nucleus needs: lower the bar until their weight reaches it.
-    for (float bar = 1.0f / 16;; bar /= 256) {
-      const float cut = std::max(bar, least);
-      few.clear();
-      double mass = 0;
-      for (std::int32_t i = 0; i < n; ++i)
-        if (const float w = probs[static_cast<std::size_t>(i)]; w >= cut) {
-          few.push_back({w, i});
-          mass += w;
-        }
-      if (mass >= p.top_p * total || cut == least) break;
-    }
-    std::ranges::sort(few, better);
+    for (float bar = 1.0f / 16;; bar /= 256)
+      if (gather(std::max(bar, least)) >= p.top_p * total || bar <= least) break;
   }
   double kept = total;
   if (top_p) {
+    // The best whose weight together reaches top_p: halves are kept or left whole, the last one is sorted.
+    auto begin = few.begin(), end = few.end();
     kept = 0;
-    std::size_t count = 0;
-    while (count < few.size() && (count == 0 || kept < p.top_p * total)) kept += few[count++].p;
-    few.resize(count);
+    while (end - begin > 32) {
+      const auto middle = begin + (end - begin) / 2;
+      std::nth_element(begin, middle, end, better);
+      double mass = 0;
+      for (auto c = begin; c != middle; ++c) mass += c->p;
+      if (kept + mass >= p.top_p * total) {
+        end = middle;
+      } else {
+        kept += mass;
+        begin = middle;
+      }
+    }
+    std::sort(begin, end, better);
+    while (begin != end && (begin == few.begin() || kept < p.top_p * total)) kept += (begin++)->p;
+    few.erase(begin, few.end());
   }
   double left = u * kept;
   for (const Candidate& c : few)
