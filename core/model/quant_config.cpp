@@ -53,7 +53,7 @@ void name_method(Json& config, const std::string& source, std::span<const Tensor
     const auto it = config.find(key);
     if (it == config.end() || it->is_null()) continue;
     if (!it->is_string() || it->get_ref<const std::string&>().empty())
-      throw Error("E210", std::string(key) + " is " + printable(it->dump(), 80) + ", expected a name")
+      throw Error("E211", std::string(key) + " is " + printable(it->dump(), 80) + ", expected a name")
           .in(source)
           .hint("the config was edited by hand or made by an unknown tool");
     const std::string method = lower(it->get<std::string>());
@@ -69,7 +69,7 @@ void name_method(Json& config, const std::string& source, std::span<const Tensor
     config["quant_method"] = "gptq";
     return;
   }
-  throw Error("E210", "quant_method is missing and no other key tells the quantization method")
+  throw Error("E211", "quant_method is missing and no other key tells the quantization method")
       .in(source)
       .hint("add quant_method, or remove the whole object if the model is not quantized");
 }
@@ -83,7 +83,7 @@ QuantConfig find_quant_config(const Json& config, const std::filesystem::path& f
     const auto it = parent.find(key);
     if (it == parent.end() || it->is_null()) return false;
     if (!it->is_object())
-      throw Error("E210", std::string(key) + " is " + it->type_name() + ", expected an object").in(source);
+      throw Error("E211", std::string(key) + " is " + it->type_name() + ", expected an object").in(source);
     out = {*it, source};
     return true;
   };

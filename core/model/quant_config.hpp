@@ -16,7 +16,7 @@ struct QuantConfig {
   std::string source;  // "config.json quantization_config", "quantize_config.json"
 };
 
-// `folder` may be empty (no files to look in); `tensors` empty (none known). Throws Error E210.
+// `folder` may be empty (no files to look in); `tensors` empty (none known). Throws Error E211.
 QuantConfig find_quant_config(const Json& config, const std::filesystem::path& folder, std::span<const Tensor> tensors);
 
 }  // namespace qengine

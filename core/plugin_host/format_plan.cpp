@@ -142,7 +142,7 @@ class Planner {
     }();
     for (const auto& [pattern, hit] : findings.patterns) patterns_[pattern] |= hit;
     if (!findings.bad_pattern.empty())
-      throw Error("E210", "\"" + findings.bad_pattern + "\" is no valid pattern: " + findings.bad_pattern_why)
+      throw Error("E211", "\"" + findings.bad_pattern + "\" is no valid pattern: " + findings.bad_pattern_why)
           .in(s_.checkpoint->quant_config_source())
           .from("names are matched exactly, as globs, or by a regular expression behind re:")
           .hint("correct the rule; backslashes are doubled in JSON");

@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(Config, Broken, ::testing::Values(
     Case{"cfg-nan", "E208", "config.json is not valid JSON"},
     Case{"cfg-array", "E208", "config.json is not a JSON object"},
     Case{"cfg-missing", "E201", "no config.json"},
-    Case{"q-no-method", "E210", "quant_method"}));
+    Case{"q-no-method", "E211", "quant_method"}));
 
 INSTANTIATE_TEST_SUITE_P(Gguf, Broken, ::testing::Values(
     Case{"gguf/valid-micro.gguf", "", ""},

@@ -216,7 +216,7 @@ TEST(QuantConfig, TensorsDecideWhenNoKeyDoes) {
   dir.write("model.safetensors", safetensors_of({"m.qweight", "m.g_idx"}));
   EXPECT_EQ(Checkpoint::open(dir.path())->quant_config().at("quant_method"), "gptq");
   dir.write("model.safetensors", safetensors_of({"m.qweight"}));
-  EXPECT_SAYS(complaint(dir.path()), "E210 quant_method is missing");
+  EXPECT_SAYS(complaint(dir.path()), "E211 quant_method is missing");
 }
 
 TEST(QuantConfig, FaultsAreNamed) {
