@@ -152,6 +152,12 @@ typedef struct { uint32_t struct_size, reserved;
 enum { QE_KV_SCALE_NONE = 0, QE_KV_SCALE_ONE, QE_KV_SCALE_CHECKPOINT };
 typedef struct { uint32_t struct_size; int32_t claim; qe_reason reason; int32_t encoding, scale_kind, has_attention, flags;
                  uint64_t block_bytes_k, block_bytes_v, block_bytes_scale, align; } qe_kv_plan;
+/* pool_*: this layer's, block b at b * (its block bytes rounded up to align; align 0: 1). Tensors have strides; on the CPU they are f32.
+   store    k, v [n_tokens, kv_heads, head_dim]; slot [n_tokens] = block * block_tokens + offset, -1: skip. Tokens of one call are distinct.
+   gather   writes k, v [sum of seq_len, kv_heads, head_dim]: positions 0 .. seq_len[s]-1 of block_table[s * max_blocks ..], sequence after
+            sequence. Several threads may gather from one qe_kv at once.
+   decode, prefill   q, out [n_tokens, q_heads, head_dim]; rows cu_q[s] .. cu_q[s+1]-1 are the last ones of sequence s, whose seq_len counts
+            them; q is not scaled yet. Core uses them on the CPU only when both are there: a prompt cut elsewhere must give the same numbers. */
 typedef struct { uint32_t struct_size, flags; int32_t layer, n_seqs, n_tokens, max_blocks, window; float sm_scale, softcap;
                  qe_tensor q, k, v, out; void *pool_k, *pool_v, *pool_scale; const int32_t *block_table, *seq_len, *cu_q;
                  const int64_t *slot; void *workspace; uint64_t workspace_bytes; qe_stream stream; } qe_kv_args; /* device memory */
