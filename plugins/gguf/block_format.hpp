@@ -72,13 +72,13 @@ struct BlockFormat {
   static constexpr float value(std::uint32_t c) { return T::value(c); }
 
   static const Block& block(const Source& s, std::int64_t n, std::int64_t k) {
-    return reinterpret_cast<const Block*>(s.row(n))[k / T::kValues];
+    return reinterpret_cast<const Block*>(s.row(n))[std::uint64_t(k) / T::kValues];
   }
   static std::uint32_t code(const Source& s, std::int64_t n, std::int64_t k) { return T::code(block(s, n, k), int(k % T::kValues)); }
 
   static typename Meta::Value meta(const Source& s, std::int64_t n, std::int64_t k) {
     const Block& b = block(s, n, k);
-    const int j = int(k % T::kValues) / T::kSub;
+    const unsigned j = unsigned(k) % T::kValues / T::kSub;
     if constexpr (T::kId == kQ2_K) return b.scales[j];
     else if constexpr (detail::kSuper<T> && T::kOffset) return {std::uint8_t(T::sub_scale(b, j)), std::uint8_t(T::sub_min(b, j))};
     else if constexpr (detail::kSuper<T>) return std::int8_t(T::sub_scale(b, j));

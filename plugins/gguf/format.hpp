@@ -18,6 +18,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 
 namespace qe_gguf {
 
@@ -38,15 +39,27 @@ namespace detail {
 
 // A 32-value block of nibbles: byte j holds value j below and value j + 16 above.
 inline std::uint32_t split_nibble(const std::uint8_t* qs, int i) { return i < 16 ? qs[i] & 15 : qs[i - 16] >> 4; }
-inline void split_nibbles(const std::uint8_t* qs, std::uint8_t* out) {
+inline void split_nibbles(const std::uint8_t* qs, std::uint8_t* __restrict out) {
   for (int j = 0; j < 16; ++j) out[j] = qs[j] & 15, out[j + 16] = qs[j] >> 4;
+}
+
+// Bit i of 32 put above the four bits of code i.
+inline void add_fifth_bits(const std::uint8_t* bits, std::uint8_t* __restrict out) {
+  for (int i = 0; i < 32; i += 8) {
+    // Byte j keeps bit j alone; adding 0x7f carries it to the byte's top, whichever bit it is.
+    const std::uint64_t own = bits[i / 8] * 0x0101010101010101u & 0x8040201008040201u;
+    std::uint64_t codes;
+    std::memcpy(&codes, out + i, 8);
+    codes |= ((own + 0x7f7f7f7f7f7f7f7fu) & 0x8080808080808080u) >> 3;
+    std::memcpy(out + i, &codes, 8);
+  }
 }
 
 // The 6-bit scale and minimum of sub-block j of Q4_K and Q5_K, from 12 bytes.
 struct ScaleMin {
   std::uint8_t scale, min;
 };
-inline ScaleMin scale_min(const std::uint8_t* s, int j) {
+inline ScaleMin scale_min(const std::uint8_t* s, unsigned j) {
   if (j < 4) return {std::uint8_t(s[j] & 63), std::uint8_t(s[j + 4] & 63)};
   return {std::uint8_t((s[j + 4] & 15) | (s[j - 4] >> 6) << 4), std::uint8_t(s[j + 4] >> 4 | (s[j] >> 6) << 4)};
 }
@@ -67,7 +80,7 @@ struct Q4_0 {
     std::uint8_t qs[16];
   };
   static std::uint32_t code(const Block& b, int i) { return detail::split_nibble(b.qs, i); }
-  static void codes(const Block& b, std::uint8_t* out) { detail::split_nibbles(b.qs, out); }
+  static void codes(const Block& b, std::uint8_t* __restrict out) { detail::split_nibbles(b.qs, out); }
   static constexpr float value(std::uint32_t c) { return float(int(c) - 8); }
   static float scale(const Block& b, int) { return b.d; }
   static bool finite(const Block& b) { return qe_gguf::finite(b.d); }
@@ -82,7 +95,7 @@ struct Q4_1 {
     std::uint8_t qs[16];
   };
   static std::uint32_t code(const Block& b, int i) { return detail::split_nibble(b.qs, i); }
-  static void codes(const Block& b, std::uint8_t* out) { detail::split_nibbles(b.qs, out); }
+  static void codes(const Block& b, std::uint8_t* __restrict out) { detail::split_nibbles(b.qs, out); }
   static constexpr float value(std::uint32_t c) { return float(c); }
   static float scale(const Block& b, int) { return b.d; }
   static float offset(const Block& b, int) { return b.m; }
@@ -99,9 +112,9 @@ struct Q5_0 {
     std::uint8_t qs[16];
   };
   static std::uint32_t code(const Block& b, int i) { return detail::split_nibble(b.qs, i) | (b.qh[i / 8] >> i % 8 & 1) << 4; }
-  static void codes(const Block& b, std::uint8_t* out) {
+  static void codes(const Block& b, std::uint8_t* __restrict out) {
     detail::split_nibbles(b.qs, out);
-    for (int i = 0; i < 32; ++i) out[i] |= std::uint8_t((b.qh[i / 8] >> i % 8 & 1) << 4);
+    detail::add_fifth_bits(b.qh, out);
   }
   static constexpr float value(std::uint32_t c) { return float(int(c) - 16); }
   static float scale(const Block& b, int) { return b.d; }
@@ -118,9 +131,9 @@ struct Q5_1 {
     std::uint8_t qs[16];
   };
   static std::uint32_t code(const Block& b, int i) { return detail::split_nibble(b.qs, i) | (b.qh[i / 8] >> i % 8 & 1) << 4; }
-  static void codes(const Block& b, std::uint8_t* out) {
+  static void codes(const Block& b, std::uint8_t* __restrict out) {
     detail::split_nibbles(b.qs, out);
-    for (int i = 0; i < 32; ++i) out[i] |= std::uint8_t((b.qh[i / 8] >> i % 8 & 1) << 4);
+    detail::add_fifth_bits(b.qh, out);
   }
   static constexpr float value(std::uint32_t c) { return float(c); }
   static float scale(const Block& b, int) { return b.d; }
@@ -137,7 +150,7 @@ struct Q8_0 {
     std::uint8_t qs[32];  // int8
   };
   static std::uint32_t code(const Block& b, int i) { return b.qs[i] ^ 128; }  // + 128
-  static void codes(const Block& b, std::uint8_t* out) {
+  static void codes(const Block& b, std::uint8_t* __restrict out) {
     for (int i = 0; i < 32; ++i) out[i] = b.qs[i] ^ 128;
   }
   static constexpr float value(std::uint32_t c) { return float(int(c) - 128); }
@@ -151,7 +164,7 @@ struct IQ4_NL {
   static constexpr bool kOffset = false, kTable = true;
   using Block = Q4_0::Block;
   static std::uint32_t code(const Block& b, int i) { return detail::split_nibble(b.qs, i); }
-  static void codes(const Block& b, std::uint8_t* out) { detail::split_nibbles(b.qs, out); }
+  static void codes(const Block& b, std::uint8_t* __restrict out) { detail::split_nibbles(b.qs, out); }
   static constexpr float value(std::uint32_t c) { return kIq4Levels[c]; }
   static float scale(const Block& b, int) { return b.d; }
   static bool finite(const Block& b) { return qe_gguf::finite(b.d); }
@@ -166,7 +179,7 @@ struct MXFP4 {
     std::uint8_t qs[16];
   };
   static std::uint32_t code(const Block& b, int i) { return detail::split_nibble(b.qs, i); }
-  static void codes(const Block& b, std::uint8_t* out) { detail::split_nibbles(b.qs, out); }
+  static void codes(const Block& b, std::uint8_t* __restrict out) { detail::split_nibbles(b.qs, out); }
   static constexpr float value(std::uint32_t c) { return kE2m1[c]; }
   static float scale(const Block& b, int) { return qe::e8m0_to_f32(b.e); }
   static bool finite(const Block& b) { return b.e != 255; }
@@ -186,15 +199,15 @@ struct Q2_K {
     qe::f16 d, dmin;
   };
   static std::uint32_t code(const Block& b, int i) { return b.qs[32 * (i / 128) + i % 32] >> 2 * (i / 32 % 4) & 3; }
-  static void codes(const Block& b, std::uint8_t* out) {
+  static void codes(const Block& b, std::uint8_t* __restrict out) {
     for (int g = 0; g < 8; ++g)
       for (int l = 0; l < 32; ++l) out[32 * g + l] = b.qs[32 * (g / 4) + l] >> 2 * (g % 4) & 3;
   }
   static constexpr float value(std::uint32_t c) { return float(c); }
-  static int sub_scale(const Block& b, int j) { return b.scales[j] & 15; }
-  static int sub_min(const Block& b, int j) { return b.scales[j] >> 4; }
-  static float scale(const Block& b, int j) { return float(b.d) * float(sub_scale(b, j)); }
-  static float offset(const Block& b, int j) { return -(float(b.dmin) * float(sub_min(b, j))); }
+  static int sub_scale(const Block& b, unsigned j) { return b.scales[j] & 15; }
+  static int sub_min(const Block& b, unsigned j) { return b.scales[j] >> 4; }
+  static float scale(const Block& b, unsigned j) { return float(b.d) * float(sub_scale(b, j)); }
+  static float offset(const Block& b, unsigned j) { return -(float(b.dmin) * float(sub_min(b, j))); }
   static bool finite(const Block& b) { return qe_gguf::finite(b.d) && qe_gguf::finite(b.dmin); }
 };
 
@@ -211,17 +224,17 @@ struct Q3_K {
   static std::uint32_t code(const Block& b, int i) {
     return (b.qs[32 * (i / 128) + i % 32] >> 2 * (i / 32 % 4) & 3) | (b.hmask[i % 32] >> i / 32 & 1) << 2;
   }
-  static void codes(const Block& b, std::uint8_t* out) {
+  static void codes(const Block& b, std::uint8_t* __restrict out) {
     for (int g = 0; g < 8; ++g)
       for (int l = 0; l < 32; ++l)
         out[32 * g + l] = std::uint8_t((b.qs[32 * (g / 4) + l] >> 2 * (g % 4) & 3) | (b.hmask[l] >> g & 1) << 2);
   }
   static constexpr float value(std::uint32_t c) { return float(int(c) - 4); }
   // -32 .. 31
-  static int sub_scale(const Block& b, int j) {
+  static int sub_scale(const Block& b, unsigned j) {
     return ((b.scales[j % 8] >> 4 * (j / 8) & 15) | (b.scales[8 + j % 4] >> 2 * (j / 4) & 3) << 4) - 32;
   }
-  static float scale(const Block& b, int j) { return float(b.d) * float(sub_scale(b, j)); }
+  static float scale(const Block& b, unsigned j) { return float(b.d) * float(sub_scale(b, j)); }
   static bool finite(const Block& b) { return qe_gguf::finite(b.d); }
 };
 
@@ -235,15 +248,15 @@ struct Q4_K {
     std::uint8_t qs[128];  // 32 bytes for two sub-blocks: the even one below, the odd one above
   };
   static std::uint32_t code(const Block& b, int i) { return b.qs[32 * (i / 64) + i % 32] >> 4 * (i / 32 % 2) & 15; }
-  static void codes(const Block& b, std::uint8_t* out) {
+  static void codes(const Block& b, std::uint8_t* __restrict out) {
     for (int p = 0; p < 4; ++p)
       for (int l = 0; l < 32; ++l) out[64 * p + l] = b.qs[32 * p + l] & 15, out[64 * p + 32 + l] = b.qs[32 * p + l] >> 4;
   }
   static constexpr float value(std::uint32_t c) { return float(c); }
-  static int sub_scale(const Block& b, int j) { return detail::scale_min(b.scales, j).scale; }
-  static int sub_min(const Block& b, int j) { return detail::scale_min(b.scales, j).min; }
-  static float scale(const Block& b, int j) { return float(b.d) * float(sub_scale(b, j)); }
-  static float offset(const Block& b, int j) { return -(float(b.dmin) * float(sub_min(b, j))); }
+  static int sub_scale(const Block& b, unsigned j) { return detail::scale_min(b.scales, j).scale; }
+  static int sub_min(const Block& b, unsigned j) { return detail::scale_min(b.scales, j).min; }
+  static float scale(const Block& b, unsigned j) { return float(b.d) * float(sub_scale(b, j)); }
+  static float offset(const Block& b, unsigned j) { return -(float(b.dmin) * float(sub_min(b, j))); }
   static bool finite(const Block& b) { return qe_gguf::finite(b.d) && qe_gguf::finite(b.dmin); }
 };
 
@@ -260,7 +273,7 @@ struct Q5_K {
   static std::uint32_t code(const Block& b, int i) {
     return (b.qs[32 * (i / 64) + i % 32] >> 4 * (i / 32 % 2) & 15) | (b.qh[i % 32] >> i / 32 & 1) << 4;
   }
-  static void codes(const Block& b, std::uint8_t* out) {
+  static void codes(const Block& b, std::uint8_t* __restrict out) {
     for (int p = 0; p < 4; ++p)
       for (int l = 0; l < 32; ++l) {
         out[64 * p + l] = std::uint8_t((b.qs[32 * p + l] & 15) | (b.qh[l] >> 2 * p & 1) << 4);
@@ -268,10 +281,10 @@ struct Q5_K {
       }
   }
   static constexpr float value(std::uint32_t c) { return float(c); }
-  static int sub_scale(const Block& b, int j) { return detail::scale_min(b.scales, j).scale; }
-  static int sub_min(const Block& b, int j) { return detail::scale_min(b.scales, j).min; }
-  static float scale(const Block& b, int j) { return float(b.d) * float(sub_scale(b, j)); }
-  static float offset(const Block& b, int j) { return -(float(b.dmin) * float(sub_min(b, j))); }
+  static int sub_scale(const Block& b, unsigned j) { return detail::scale_min(b.scales, j).scale; }
+  static int sub_min(const Block& b, unsigned j) { return detail::scale_min(b.scales, j).min; }
+  static float scale(const Block& b, unsigned j) { return float(b.d) * float(sub_scale(b, j)); }
+  static float offset(const Block& b, unsigned j) { return -(float(b.dmin) * float(sub_min(b, j))); }
   static bool finite(const Block& b) { return qe_gguf::finite(b.d) && qe_gguf::finite(b.dmin); }
 };
 
@@ -289,7 +302,7 @@ struct Q6_K {
     const int h = i / 128, t = i / 32 % 4, l = i % 32;
     return (b.ql[64 * h + 32 * (t % 2) + l] >> 4 * (t / 2) & 15) | (b.qh[32 * h + l] >> 2 * t & 3) << 4;
   }
-  static void codes(const Block& b, std::uint8_t* out) {
+  static void codes(const Block& b, std::uint8_t* __restrict out) {
     for (int h = 0; h < 2; ++h)
       for (int l = 0; l < 32; ++l) {
         const std::uint8_t a = b.ql[64 * h + l], c = b.ql[64 * h + 32 + l], x = b.qh[32 * h + l];
@@ -301,8 +314,8 @@ struct Q6_K {
       }
   }
   static constexpr float value(std::uint32_t c) { return float(int(c) - 32); }
-  static int sub_scale(const Block& b, int j) { return b.scales[j]; }
-  static float scale(const Block& b, int j) { return float(b.d) * float(sub_scale(b, j)); }
+  static int sub_scale(const Block& b, unsigned j) { return b.scales[j]; }
+  static float scale(const Block& b, unsigned j) { return float(b.d) * float(sub_scale(b, j)); }
   static bool finite(const Block& b) { return qe_gguf::finite(b.d); }
 };
 
@@ -317,15 +330,15 @@ struct IQ4_XS {
     std::uint8_t qs[128];  // sub-block j: 16 bytes, ordered as Q4_0
   };
   static std::uint32_t code(const Block& b, int i) { return detail::split_nibble(b.qs + 16 * (i / 32), i % 32); }
-  static void codes(const Block& b, std::uint8_t* out) {
+  static void codes(const Block& b, std::uint8_t* __restrict out) {
     for (int j = 0; j < 8; ++j) detail::split_nibbles(b.qs + 16 * j, out + 32 * j);
   }
   static constexpr float value(std::uint32_t c) { return kIq4Levels[c]; }
   // -32 .. 31
-  static int sub_scale(const Block& b, int j) {
+  static int sub_scale(const Block& b, unsigned j) {
     return ((b.scales_l[j / 2] >> 4 * (j % 2) & 15) | (b.scales_h[j / 4] >> 2 * (j % 4) & 3) << 4) - 32;
   }
-  static float scale(const Block& b, int j) { return float(b.d) * float(sub_scale(b, j)); }
+  static float scale(const Block& b, unsigned j) { return float(b.d) * float(sub_scale(b, j)); }
   static bool finite(const Block& b) { return qe_gguf::finite(b.d); }
 };
 
