@@ -205,6 +205,7 @@ void read_tensors(Cursor& in, GgufFile& out, std::uint64_t count, std::uint64_t 
   const std::uint64_t start = in.at() + padding;  // at most a few GiB: alignment is 32 bits
   const std::uint64_t room = file_bytes > start ? file_bytes - start : 0;
   std::uint64_t expected = 0;  // running sum of padded sizes; never beyond `room` + alignment
+  std::string before = "nothing";
   for (Tensor& t : out.tensors) {
     const std::string shown = printable(t.file_name);
     if (t.offset % alignment != 0)
@@ -215,7 +216,8 @@ void read_tensors(Cursor& in, GgufFile& out, std::uint64_t count, std::uint64_t 
               "the download may be incomplete: fetch the file again");
     if (t.offset != expected)
       in.fail(shown + " has offset " + text_of(t.offset) + ", expected " + text_of(expected) +
-              ", the end of the tensor before it");
+              " after " + before);
+    before = shown + " " + shape_text(t.shape);
     expected = (t.offset + t.bytes + alignment - 1) / alignment * alignment;
     t.offset += start;
   }

@@ -126,6 +126,7 @@ INSTANTIATE_TEST_SUITE_P(Gguf, Broken, ::testing::Values(
     Case{"gguf/dims-negative.gguf", "E207", "blk.0.attn_q.weight"},
     Case{"gguf/dims-overflow.gguf", "E207", "blk.0.attn_q.weight"},
     Case{"gguf/row-block.gguf", "E207", "rows of 24"},
+    Case{"gguf/dims-swapped.gguf", "E207", "blk.0.attn_k.weight [32, 32]"},
     Case{"gguf/name-long.gguf", "E207", "70 bytes"},
     Case{"gguf/name-dup.gguf", "E207", "blk.0.attn_v.weight"},
     Case{"gguf/truncated.gguf", "E207", "beyond the end of the file"},
