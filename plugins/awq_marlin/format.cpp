@@ -61,12 +61,13 @@ IntMatrix bind_awq(qe::Io& io, const qe::Part& part, const Module& module) {
       const std::int64_t columns = stored_outputs(io, part, "scales", 1, 1, 1), row_words = (columns + 7) / 8;
       m.q = {bytes(io.tensor(part, "qweight", i32, {m.k, row_words})), 4 * row_words, 4, Packing::kAwq};
       m.codes = IntMatrix::Codes::kColumns;
+      packed::expect_groups(io, part, "scales", m, 0);
+      m.scales = packed::float_table(io.tensor(part, "scales", packed::kFloats, {m.groups, columns}), 1, columns);
       zeros = io.tensor(part, "qzeros", i32, {m.groups, row_words}, need_zeros);
       if (module.zero_point || zeros.data) {
         m.zeros = IntMatrix::Zeros::kByGroup;
         m.z = {bytes(zeros), 4 * row_words, 4, Packing::kAwq};
       }
-      m.scales = packed::float_table(io.tensor(part, "scales", packed::kFloats, {m.groups, columns}), 1, columns);
       break;
     }
     case Layout::kGemv: {

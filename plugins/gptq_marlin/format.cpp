@@ -46,11 +46,15 @@ IntMatrix bind_gptq(qe::Io& io, const qe::Part& part, const Module& module) {
   // 2, 4 and 8 bits lie alike in both.
   const Packing packing = module.format == DiskFormat::kPlanar && 32 % m.bits != 0 ? Packing::kPlanar : Packing::kStream;
   const std::int64_t zero_words = packed::words(Packing::kStream, m.bits, columns);
-  m.q = {bytes(io.tensor(part, "qweight", i32, {packed::words(Packing::kStream, m.bits, m.k), columns})), 4, 4 * columns, packing};
+  const std::int64_t code_words = packed::words(Packing::kStream, m.bits, m.k);
+  packed::expect_shape(io, part, "qweight", {code_words, columns},
+                       qe::format("%lld outputs, %lld inputs and %d bits", static_cast<long long>(m.n), static_cast<long long>(m.k), m.bits));
+  m.q = {bytes(io.tensor(part, "qweight", i32, {code_words, columns})), 4, 4 * columns, packing};
+  packed::expect_groups(io, part, "scales", m, 0);
+  m.scales = packed::float_table(io.tensor(part, "scales", packed::kFloats, {m.groups, columns}), 1, columns);
   m.zeros = IntMatrix::Zeros::kByGroup;
   m.z = {bytes(io.tensor(part, "qzeros", i32, {m.groups, zero_words})), 4 * zero_words, 4, packing};
   m.zero_add = module.format == DiskFormat::kGptq ? 1 : 0;
-  m.scales = packed::float_table(io.tensor(part, "scales", packed::kFloats, {m.groups, columns}), 1, columns);
 
   const bool needs_index = p.desc_act && m.groups > 1;
   const qe_tensor index = io.tensor(part, "g_idx", i32, {m.k}, needs_index ? qe::Need::required : qe::Need::optional);
@@ -58,6 +62,9 @@ IntMatrix bind_gptq(qe::Io& io, const qe::Part& part, const Module& module) {
     const auto* g = static_cast<const std::int32_t*>(index.data);
     if (std::any_of(g, g + m.k, [](std::int32_t v) { return v != 0; })) {
       packed::require(packed::set_group_index(m, g), name("g_idx"));
+      if (io.loading() && !m.g_idx.empty() && m.run != m.group_size)
+        qe::log(packed::speaks_for_all(part) ? qe::Log::warn : qe::Log::debug,
+                name("g_idx") + " has groups of other sizes than group_size " + std::to_string(m.group_size) + "; it is followed as it stands");
     } else if (needs_index) {
       throw qe::Error(QE_E_CHECKPOINT, name("g_idx"),
                       qe::format("is all zero, but desc_act is true and there are %lld groups", static_cast<long long>(m.groups)),

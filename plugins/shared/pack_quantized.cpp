@@ -1,5 +1,7 @@
 #include "shared/pack_quantized.hpp"
 
+#include <algorithm>
+
 namespace qengine::packed {
 namespace {
 
@@ -32,6 +34,32 @@ std::int32_t scale_dtype(const qe_model& model, std::string_view module, const c
 
 void require(const ValueFault& fault, const std::string& tensor) {
   if (fault) throw qe::Error(QE_E_CHECKPOINT, tensor, fault.message, fault.hint);
+}
+
+namespace {
+constexpr const char* kMismatch = "bits or group_size in quantization_config do not match the tensors; compare with qengine inspect --layers";
+}
+
+void expect_shape(const qe::Io& io, const qe::Part& part, const char* suffix, std::initializer_list<std::int64_t> dims, const std::string& because) {
+  const auto t = io.look(qe::Io::join(part, suffix));
+  if (!t || (t->rank == static_cast<int>(dims.size()) && std::equal(dims.begin(), dims.end(), t->dim))) return;
+  const auto text = [](const std::int64_t* d, std::size_t n) {
+    std::string s = "[";
+    for (std::size_t i = 0; i < n; ++i) s += (i ? ", " : "") + std::to_string(d[i]);
+    return s + "]";
+  };
+  throw qe::Error(QE_E_CHECKPOINT, qe::Io::join(part, suffix),
+                  "has shape " + text(t->dim, t->rank) + "; " + because + " make it " + text(dims.begin(), dims.size()), kMismatch);
+}
+
+void expect_groups(const qe::Io& io, const qe::Part& part, const char* suffix, const IntMatrix& m, int group_axis) {
+  const auto t = io.look(qe::Io::join(part, suffix));
+  if (!t || t->rank != 2 || t->dim[group_axis] == m.groups) return;
+  const std::string size = m.group_size == m.k ? "one group a row" : "group_size " + std::to_string(m.group_size);
+  throw qe::Error(QE_E_CHECKPOINT, qe::Io::join(part, suffix),
+                  qe::format("has %lld %s; in_features %lld with %s needs %lld%s", static_cast<long long>(t->dim[group_axis]), group_axis ? "columns" : "rows",
+                             static_cast<long long>(m.k), size.c_str(), static_cast<long long>(m.groups), m.k % m.group_size ? " (the last group is short)" : ""),
+                  kMismatch);
 }
 
 FloatTable float_table(const qe_tensor& t, std::int64_t row_stride, std::int64_t group_stride) {
@@ -99,7 +127,9 @@ IntMatrix bind_pack_quantized(qe::Io& io, const qe::Part& part, const PackedModu
            (!zeros_packed || zeros_found->dim[0] == words(p, m.bits, m.n));
   };
   const Packing packing = !fits(Packing::kStream) && fits(Packing::kPadded) ? Packing::kPadded : Packing::kStream;
+  const std::string sizes = qe::format("%lld outputs, %lld inputs and %d bits", static_cast<long long>(m.n), static_cast<long long>(m.k), m.bits);
   const std::int64_t row_words = words(packing, m.bits, m.k);
+  expect_shape(io, part, "weight_packed", {m.n, row_words}, sizes);
   const qe_tensor codes = io.tensor(part, "weight_packed", i32, {m.n, row_words});
   m.q = {bytes(codes), 4 * row_words, 4, packing};
 
@@ -115,6 +145,7 @@ IntMatrix bind_pack_quantized(qe::Io& io, const qe::Part& part, const PackedModu
     scales = io.tensor(part, "weight_scale", kFloats, {m.n});
     m.scales = float_table(scales, 1, 0);
   } else {
+    expect_groups(io, part, "weight_scale", m, 1);
     scales = io.tensor(part, "weight_scale", kFloats, {m.n, m.groups});
     m.scales = float_table(scales, m.groups, 1);
   }

@@ -46,6 +46,12 @@ inline bool speaks_for_all(const qe::Part& part) {
   return part.layer().index < 0 || (part.layer().index == 0 && part.role() <= QE_ROLE_Q);
 }
 
+// Throws when a tensor is there with another shape than its module needs, and says what made that shape: the
+// text is better than a comparison of numbers. What is absent or of a wrong dtype is left to the caller's asking.
+void expect_shape(const qe::Io& io, const qe::Part& part, const char* suffix, std::initializer_list<std::int64_t> dims, const std::string& because);
+// The same for a table of groups by outputs, or outputs by groups (`group_axis` 1).
+void expect_groups(const qe::Io& io, const qe::Part& part, const char* suffix, const IntMatrix& m, int group_axis);
+
 // Throws what a check found.
 void require(const ValueFault& fault, const std::string& tensor);
 
