@@ -72,6 +72,7 @@ IntMatrix bind_gptq(qe::Io& io, const qe::Part& part, const Module& module) {
     }  // else: unset, groups are in order
   }
 
+  packed::refuse_cut_order(m, part);
   if (!io.loading()) return m;
   packed::require(packed::check_finite(m, m.scales), name("scales"));
   if (p.sym) {

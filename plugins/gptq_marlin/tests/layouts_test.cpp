@@ -259,6 +259,32 @@ TEST(GptqFusion, NeedsOneOrderOneGroupSizeAndOneWidth) {
   EXPECT_EQ(got, expected);
 }
 
+TEST(GptqIndex, WithCutInputsIsDeclined) {
+  MockHost host;
+  host.config = config();
+  Gptq c = plain();
+  make_gptq(host, "plain", c, 3);
+  c.order = Order::kShuffled;
+  make_gptq(host, "ordered", c, 3);
+  LoadedPlugin plugin(library(), host);
+  for (const char* name : {"plain", "ordered"}) {
+    TestLayer layer(host, {{name, QE_ROLE_DOWN, 64}}, 96);
+    layer.view.k_end = 32;
+    layer.view.tp_size = 3;
+    if (std::string(name) == "plain") {
+      EXPECT_EQ(plugin.plan(layer).claim, 2);
+    } else {
+      try {
+        plugin.plan(layer);
+        FAIL() << "planned";
+      } catch (const PluginFailure& e) {
+        EXPECT_EQ(e.status, QE_E_UNSUPPORTED);
+        EXPECT_NE(e.message.find("act order"), std::string::npos) << e.message;
+      }
+    }
+  }
+}
+
 TEST(GptqLmHead, MayBePaddedBeyondTheVocabulary) {
   MockHost host;
   host.config = config();
