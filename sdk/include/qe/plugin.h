@@ -149,6 +149,9 @@ typedef struct { uint32_t struct_size, reserved;
 /* ---- "qe.kv/1": a block is position-independent bytes, which the host may copy, share and move ---- */
 /* Block sizes are those of one layer. cfg "options.method" is the SCHEME that was asked for (absent: the plugin's own choice). detect of a
    plugin without qe.weight/1 is about the cache: 600 and more when the checkpoint asks for it. scale_kind says where scales come from. */
+/* store: k and v are [n_tokens, kv_heads * head_dim] (F32 on the CPU), token i goes to slot[i] = block * block_tokens + offset, -1 skips it.
+   gather: k and v are written, [sum of seq_len, kv_heads * head_dim]: of each of n_seqs sequences its first seq_len[s] tokens, which lie
+   in the blocks block_table[s * max_blocks ...]; slot is NULL. Block b of a pool begins at b times its block bytes. */
 enum { QE_KV_SCALE_NONE = 0, QE_KV_SCALE_ONE, QE_KV_SCALE_CHECKPOINT };
 typedef struct { uint32_t struct_size; int32_t claim; qe_reason reason; int32_t encoding, scale_kind, has_attention, flags;
                  uint64_t block_bytes_k, block_bytes_v, block_bytes_scale, align; } qe_kv_plan;
