@@ -15,9 +15,10 @@ constexpr std::int64_t kParallelElements = 24'000;
 
 }  // namespace
 
-CpuRunner::CpuRunner(const ModelConfig& config, Weights weights, const KvShape& kv, std::int32_t num_blocks, ThreadPool& pool,
-                     const Options& options)
-    : config_(config), weights_(std::move(weights)), pool_(pool), kernels_(kernels()), cache_(kv, num_blocks),
+CpuRunner::CpuRunner(const ModelConfig& config, Weights weights, std::unique_ptr<KvCache> cache, std::unique_ptr<PluginKv> plugin_kv, int block_size,
+                     ThreadPool& pool, const Options& options)
+    : config_(config), weights_(std::move(weights)), pool_(pool), kernels_(kernels()), cache_(std::move(cache)), plugin_kv_(std::move(plugin_kv)),
+      block_size_(block_size),
       attention_(kernels_, pool, config.num_heads, config.num_kv_heads, config.head_dim),
       rope_([&] {
         float factor = 1;
@@ -81,11 +82,28 @@ void CpuRunner::finish_qkv(int index, std::int64_t row) {
   }
   activations(qkv, (heads + kv_heads) * hd);
   kernels_.scale(qkv, config_.attention_scale, heads * hd);
-  const Row slot = slots_[static_cast<std::size_t>(row)];
+  if (!cache_) return;
+  const std::int64_t slot = slots_[static_cast<std::size_t>(row)];
+  const auto block = static_cast<BlockId>(slot / block_size_);
+  const int offset = static_cast<int>(slot % block_size_);
   for (std::int64_t h = 0; h < kv_heads; ++h) {
     const int head = static_cast<int>(h);
-    kernels_.store_k(cache_.dtype(), qkv + (heads + h) * hd, hd, cache_.block_size(), cache_.k_at(index, slot.block, head, slot.offset));
-    kernels_.store_v(cache_.dtype(), qkv + (heads + kv_heads + h) * hd, hd, cache_.shape().head_pad(), cache_.v_at(index, slot.block, head, slot.offset));
+    kernels_.store_k(cache_->dtype(), qkv + (heads + h) * hd, hd, block_size_, cache_->k_at(index, block, head, offset));
+    kernels_.store_v(cache_->dtype(), qkv + (heads + kv_heads + h) * hd, hd, cache_->shape().head_pad(), cache_->v_at(index, block, head, offset));
+  }
+}
+
+// From b, which holds q, k and v, to a.
+void CpuRunner::attend(int index, std::int64_t m) {
+  float *a = a_.get(), *b = b_.get();
+  const std::int64_t window = config_.window.empty() ? 0 : config_.window[static_cast<std::size_t>(index)];
+  if (cache_) return attention_.run(*cache_, index, window, b, b_stride_, a, a_stride_);
+  const float* k = b + config_.q_size();
+  plugin_kv_->store(index, k, k + config_.kv_size(), b_stride_, std::span(slots_).first(static_cast<std::size_t>(m)));
+  for (const auto& [begin, end] : plugin_kv_->groups(seqs_)) {
+    plugin_kv_->fetch(index, std::span(seqs_).subspan(begin, end - begin), fetched_);
+    attention_.plan(fetched_);
+    attention_.run(plugin_kv_->scratch(), 0, window, b, b_stride_, a, a_stride_);
   }
 }
 
@@ -97,7 +115,7 @@ void CpuRunner::run_layer(int index, std::int64_t m) {
   // a holds the normed rows already.
   w.qkv->run(a, a_stride_, b, b_stride_, m);
   for_rows(m, 4 * w.qkv->n(), [&](std::int64_t r) { finish_qkv(index, r); });
-  attention_.run(cache_, index, config_.window.empty() ? 0 : config_.window[static_cast<std::size_t>(index)], b, b_stride_, a, a_stride_);
+  attend(index, m);
   if (f16_ || trace_) for_rows(m, hidden, [&](std::int64_t r) { activations(a + r * a_stride_, config_.q_size()); });
   w.o->run(a, a_stride_, b, b_stride_, m);
   const auto join = [&](std::int64_t r, float* delta, const std::vector<float>& bias, const std::vector<float>* norm) {
@@ -142,13 +160,13 @@ void CpuRunner::forward(std::span<const RunSpan> spans) {
       const std::int64_t p = s.first + i;
       ids_.push_back(s.tokens[static_cast<std::size_t>(i)]);
       positions_.push_back(static_cast<std::int32_t>(p));
-      slots_.push_back({s.blocks[static_cast<std::size_t>(p / cache_.block_size())], static_cast<std::int32_t>(p % cache_.block_size())});
+      slots_.push_back(std::int64_t{s.blocks[static_cast<std::size_t>(p / block_size_)]} * block_size_ + p % block_size_);
     }
   }
   const std::int64_t m = std::ssize(ids_), hidden = config_.hidden_size;
   if (m == 0) return;
   rope_.fill(positions_);
-  attention_.plan(seqs_);
+  if (cache_) attention_.plan(seqs_);
   const Linear& embed = weights_.embedding();
   if (embed.has_rows()) embed.rows(ids_.data(), m, x_.get());
   else

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/base/thread_pool.hpp"
+#include "core/engine/plugin_kv.hpp"
 #include "core/engine/runner.hpp"
 #include "core/engine/weights.hpp"
 #include "core/kv/kv_cache.hpp"
@@ -31,8 +32,9 @@ class CpuRunner final : public Runner {
     std::int64_t max_rows = 256;
     bool f16 = false;
   };
-  // `config` and `pool` are borrowed.
-  CpuRunner(const ModelConfig& config, Weights weights, const KvShape& kv, std::int32_t num_blocks, ThreadPool& pool, const Options& options);
+  // One of `cache` and `plugin_kv` is there. `config` and `pool` are borrowed.
+  CpuRunner(const ModelConfig& config, Weights weights, std::unique_ptr<KvCache> cache, std::unique_ptr<PluginKv> plugin_kv, int block_size,
+            ThreadPool& pool, const Options& options);
   ~CpuRunner() override;
 
   std::int64_t max_rows() const override { return max_rows_; }
@@ -41,16 +43,12 @@ class CpuRunner final : public Runner {
   void forward(std::span<const RunSpan> spans) override;
   void logits(std::span<const std::int32_t> rows, float* out) override;
   std::string diagnose(const RunSpan& token) override;
-  std::uint64_t kv_bytes() const override { return cache_.bytes(); }
+  std::uint64_t kv_bytes() const override { return cache_ ? cache_->bytes() : plugin_kv_->bytes(); }
   std::uint64_t workspace_bytes() const override;
 
   const Weights& weights() const { return weights_; }
 
  private:
-  struct Row {  // where a token's keys and values go
-    BlockId block;
-    std::int32_t offset;
-  };
   struct Trace {
     int layer = -1;  // where something was not finite first
     int now = 0;
@@ -61,21 +59,24 @@ class CpuRunner final : public Runner {
   void for_rows(std::int64_t rows, std::int64_t cost, F&& f);
   void run_layer(int index, std::int64_t m);
   void finish_qkv(int index, std::int64_t row);
+  void attend(int index, std::int64_t m);
   void activations(float* x, std::int64_t n);  // rounds and, when asked, watches
 
   const ModelConfig& config_;
   Weights weights_;
   ThreadPool& pool_;
   const Kernels& kernels_;
-  KvCache cache_;
+  std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<PluginKv> plugin_kv_;
+  int block_size_;
   Attention attention_;
   RopeRows rope_;
   std::int64_t max_rows_, a_stride_, b_stride_;
   bool f16_;
   std::unique_ptr<float[]> x_, a_, b_;
   std::vector<std::int32_t> ids_, positions_;
-  std::vector<Row> slots_;
-  std::vector<AttnSeq> seqs_;
+  std::vector<std::int64_t> slots_;  // block * block_size + offset
+  std::vector<AttnSeq> seqs_, fetched_;
   Trace* trace_ = nullptr;  // only in diagnose()
 };
 

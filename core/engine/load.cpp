@@ -38,13 +38,11 @@ std::string compute_dtype(const std::string& asked, const ModelConfig& config) {
   return config.dtype.empty() ? "bfloat16" : config.dtype;
 }
 
-KvDtype kv_dtype(const EngineOptions& o, const std::string& model_dtype) {
-  const std::string& asked = o.kv_cache_dtype;
-  const std::string name = asked != "auto" ? asked : o.exact ? "float32" : model_dtype;
-  if (name == "float32" || name == "float") return KvDtype::kF32;
-  if (name == "float16" || name == "half") return KvDtype::kF16;
-  if (name == "bfloat16") return KvDtype::kBf16;
-  throw Error("E304", "no plugin keeps a KV cache as " + name).hint("--kv-cache-dtype bfloat16, float16 or float32 need none");
+// Core's own cache: as named, else float32 on the exact path, else as the model computes.
+KvDtype own_kv_dtype(const EngineOptions& o) {
+  const std::string& name = o.kv_cache_dtype != "auto" ? o.kv_cache_dtype : o.exact ? "float32" : o.dtype;
+  if (name == "float32" || name == "float" || name == "f32") return KvDtype::kF32;
+  return name == "float16" || name == "half" ? KvDtype::kF16 : KvDtype::kBf16;
 }
 
 bool has_tokenizer(const fs::path& path, const Checkpoint& checkpoint) {
@@ -96,7 +94,11 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& given) {
   o.threads = s.pool->threads();
 
   // Limits before weights: a length that cannot fit is refused before anything is read.
-  const KvShape shape{s.config.num_layers, s.config.num_kv_heads, s.config.head_dim, o.block_size, kv_dtype(o, o.dtype)};
+  const KvShape shape{s.config.num_layers, s.config.num_kv_heads, s.config.head_dim, o.block_size, own_kv_dtype(o)};
+  std::unique_ptr<KvFormat> kv_format;  // null: core's own
+  if (!o.exact || o.kv_cache_dtype != "auto" || !o.kv_plugin.empty())
+    kv_format = KvFormat::make(*s.plugins, s.checkpoint, s.config, {.dtype = o.kv_cache_dtype, .plugin = o.kv_plugin, .block_tokens = o.block_size}, *s.pool);
+  const std::int64_t block_bytes = kv_format ? PluginKv::block_bytes(*kv_format, s.config.num_layers) : shape.block_bytes();
   if (o.max_num_seqs <= 0) o.max_num_seqs = 256;
   if (o.max_num_batched_tokens <= 0) o.max_num_batched_tokens = 4096;
   const bool asked = o.max_model_len > 0;
@@ -104,21 +106,29 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& given) {
     throw Error("E107", "--max-model-len is " + std::to_string(o.max_model_len) + "; the model has " + std::to_string(s.config.max_position) + " positions")
         .from("max_position_embeddings of the model's config")
         .hint("at most " + std::to_string(s.config.max_position));
-  KvLimits limits{.block_bytes = shape.block_bytes(), .block_size = o.block_size, .bytes = o.kv_cache_memory_bytes,
+  KvLimits limits{.block_bytes = block_bytes, .block_size = o.block_size, .bytes = o.kv_cache_memory_bytes,
                   .free_bytes = free_memory() - static_cast<std::int64_t>(s.format->weight_bytes()),
                   .max_model_len = asked ? o.max_model_len : std::max<std::int64_t>(1, s.config.max_position), .max_model_len_asked = asked,
                   .max_num_seqs = o.max_num_seqs};
   limits.free_bytes = std::max<std::int64_t>(limits.free_bytes, 256 << 20);
-  if (o.num_gpu_blocks_override > 0) limits.bytes = o.num_gpu_blocks_override * shape.block_bytes();
+  if (o.num_gpu_blocks_override > 0) limits.bytes = o.num_gpu_blocks_override * block_bytes;
   const KvSize size = kv_size(limits);
   if (size.max_model_len < limits.max_model_len)
     log("kv").warn("the KV cache holds {} tokens; requests are limited to that instead of the model's {} (--max-model-len, --kv-cache-memory-bytes)",
                    size.max_model_len, limits.max_model_len);
   s.max_model_len = o.max_model_len = size.max_model_len;
   if (!o.chunked_prefill) o.max_num_batched_tokens = std::max(o.max_num_batched_tokens, s.max_model_len);
-  o.kv_cache_memory_bytes = size.num_blocks * shape.block_bytes();
-  o.kv_cache_dtype = kv_dtype_name(shape.dtype);
-  s.kv_report = {{"plugin", "core"}, {"dtype", o.kv_cache_dtype}, {"bytes_per_token", shape.bytes_per_token()}, {"scale_source", "none"}};
+  o.kv_cache_memory_bytes = size.num_blocks * block_bytes;
+  if (kv_format) {
+    o.kv_cache_dtype = kv_format->scheme();
+    s.kv_report = {{"plugin", kv_format->plugin().name}, {"dtype", o.kv_cache_dtype}, {"bytes_per_token", kv_format->bytes_per_token()}, {"scale_source", kv_format->scale_source()}};
+  } else {
+    o.kv_cache_dtype = kv_dtype_name(shape.dtype);
+    s.kv_report = {{"plugin", "core"}, {"dtype", o.kv_cache_dtype}, {"bytes_per_token", shape.bytes_per_token()}, {"scale_source", "none"}};
+  }
+  // What the numbers in a block mean: blocks of another meaning are never shared.
+  const std::string identity = kv_format ? kv_format->plugin().id + " " + kv_format->plugin().version + " " + kv_format->scheme() + " " + kv_format->scale_source()
+                                         : "core " + o.kv_cache_dtype;
 
   const auto reading = Clock::now();
   Weights weights = Weights::load(*s.format, s.config, *s.pool, [&](double f) { say(0.02 + 0.96 * f, "weights"); });
@@ -126,14 +136,17 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& given) {
   s.weights_bytes = weights.bytes();
 
   if (tokenizer.valid()) s.tokenizer = tokenizer.get();
-  s.runner = std::make_unique<CpuRunner>(s.config, std::move(weights), shape, static_cast<std::int32_t>(size.num_blocks), *s.pool,
+  const auto num_blocks = static_cast<std::int32_t>(size.num_blocks);
+  auto plugin_kv = kv_format ? std::make_unique<PluginKv>(std::move(kv_format), shape, num_blocks, s.max_model_len, *s.pool) : nullptr;
+  auto cache = plugin_kv ? nullptr : std::make_unique<KvCache>(shape, num_blocks);
+  s.runner = std::make_unique<CpuRunner>(s.config, std::move(weights), std::move(cache), std::move(plugin_kv), o.block_size, *s.pool,
                                          CpuRunner::Options{.max_rows = kForwardRows, .f16 = s.f16});
   s.logits.reset(new float[static_cast<std::size_t>(s.runner->max_logit_rows() * s.config.vocab_size)]);
 
   s.scheduler = std::make_unique<Scheduler>(
       SchedulerLimits{.max_num_seqs = o.max_num_seqs, .token_budget = o.max_num_batched_tokens, .chunked_prefill = o.chunked_prefill,
-                      .prefix_caching = o.prefix_caching, .cache_identity = "core " + o.kv_cache_dtype},
-      static_cast<std::int32_t>(size.num_blocks), o.block_size);
+                      .prefix_caching = o.prefix_caching, .cache_identity = identity},
+      num_blocks, o.block_size);
 
   s.setup.tokenizer = s.tokenizer;
   s.setup.limit = static_cast<std::int32_t>(s.config.vocab_size);
@@ -153,7 +166,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& given) {
   log("kv").info("CPU KV cache size: {:L} tokens, Maximum concurrency for {:L} tokens per request: {:.2f}x", tokens, s.max_model_len,
                  static_cast<double>(tokens) / static_cast<double>(s.max_model_len));
   log("kv").info("{} blocks x {} tokens, {} ({})", size.num_blocks, o.block_size, o.kv_cache_dtype,
-                 given.kv_cache_dtype == "auto" ? o.exact ? "--exact" : "the model's dtype" : "--kv-cache-dtype");
+                 given.kv_cache_dtype != "auto" ? "--kv-cache-dtype" : o.exact ? "--exact" : "--kv-cache-dtype auto");
   say(1, "ready");
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
