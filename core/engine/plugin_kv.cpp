@@ -21,16 +21,18 @@ constexpr std::int64_t kScratchTokens = 32'768;
 
 KvShape scratch_shape(const KvShape& s) { return {1, s.kv_heads, s.head_dim, s.block_size, KvDtype::kF32}; }
 
-qe_tensor rows(const float* data, std::int64_t n, std::int64_t heads, std::int64_t dim, std::int64_t stride) {
-  return {QE_F32, 3, {n, heads, dim, 0}, {stride, dim, 1, 0}, const_cast<float*>(data)};
+qe_tensor rows(const float* data, std::int64_t n, std::int64_t width, std::int64_t stride) {
+  return {QE_F32, 2, {n, width, 0, 0}, {stride, 1, 0, 0}, const_cast<float*>(data)};
 }
+
+// Pools begin on pages, which is more than any plugin's alignment.
+std::uint64_t pages(std::uint64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
 }  // namespace
 
 std::int64_t PluginKv::block_bytes(const KvFormat& format, int layers) {
   const qe_kv_plan& p = format.plan();
-  const std::uint64_t one = padded(p.block_bytes_k, p.align) + padded(p.block_bytes_v, p.align) + padded(p.block_bytes_scale, p.align);
-  return static_cast<std::int64_t>(one) * layers;
+  return static_cast<std::int64_t>(p.block_bytes_k + p.block_bytes_v + p.block_bytes_scale) * layers;
 }
 
 PluginKv::PluginKv(std::unique_ptr<KvFormat> format, const KvShape& shape, std::int32_t num_blocks, std::int64_t max_model_len, ThreadPool& pool)
@@ -38,10 +40,10 @@ PluginKv::PluginKv(std::unique_ptr<KvFormat> format, const KvShape& shape, std::
       scratch_blocks_(std::min<std::int64_t>(num_blocks, ceil_div(std::max(kScratchTokens, max_model_len), shape.block_size) + 1)),
       scratch_(scratch_shape(shape), static_cast<std::int32_t>(scratch_blocks_)) {
   const qe_kv_plan& p = format_->plan();
-  const std::uint64_t n = static_cast<std::uint64_t>(num_blocks), page = 4096;
-  part_[0] = padded(padded(p.block_bytes_k, p.align) * n, page);
-  part_[1] = padded(padded(p.block_bytes_v, p.align) * n, page);
-  part_[2] = padded(padded(p.block_bytes_scale, p.align) * n, page);
+  const std::uint64_t n = static_cast<std::uint64_t>(num_blocks);
+  part_[0] = pages(p.block_bytes_k * n);
+  part_[1] = pages(p.block_bytes_v * n);
+  part_[2] = pages(p.block_bytes_scale * n);
   layer_bytes_ = part_[0] + part_[1] + part_[2];
   bytes_ = layer_bytes_ * static_cast<std::uint64_t>(shape.layers);
   void* m = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -64,8 +66,8 @@ void PluginKv::store(int layer, const float* k, const float* v, std::int64_t str
   qe_kv_args a{};
   a.layer = layer;
   a.n_tokens = static_cast<std::int32_t>(slots.size());
-  a.k = rows(k, std::ssize(slots), shape_.kv_heads, shape_.head_dim, stride);
-  a.v = rows(v, std::ssize(slots), shape_.kv_heads, shape_.head_dim, stride);
+  a.k = rows(k, std::ssize(slots), shape_.kv_heads * shape_.head_dim, stride);
+  a.v = rows(v, std::ssize(slots), shape_.kv_heads * shape_.head_dim, stride);
   a.pool_k = pool_of(layer, 0);
   a.pool_v = pool_of(layer, 1);
   a.pool_scale = part_[2] ? pool_of(layer, 2) : nullptr;
@@ -119,8 +121,8 @@ void PluginKv::fetch(int layer, std::span<const AttnSeq> seqs, std::vector<AttnS
     a.n_seqs = 1;
     a.n_tokens = len;
     a.max_blocks = static_cast<std::int32_t>(ceil_div(piece.count, bs));
-    a.k = rows(k, piece.count, heads, dim, row);
-    a.v = rows(v, piece.count, heads, dim, row);
+    a.k = rows(k, piece.count, row, row);
+    a.v = rows(v, piece.count, row, row);
     a.pool_k = pool_of(layer, 0);
     a.pool_v = pool_of(layer, 1);
     a.pool_scale = part_[2] ? pool_of(layer, 2) : nullptr;

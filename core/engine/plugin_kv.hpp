@@ -39,7 +39,6 @@ class PluginKv {
 
  private:
   std::byte* pool_of(int layer, int what) const;
-  static std::uint64_t padded(std::uint64_t bytes, std::uint64_t align) { return align > 1 ? (bytes + align - 1) / align * align : bytes; }
 
   std::unique_ptr<KvFormat> format_;
   KvShape shape_;

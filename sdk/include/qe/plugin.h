@@ -149,17 +149,14 @@ typedef struct { uint32_t struct_size, reserved;
 /* ---- "qe.kv/1": a block is position-independent bytes, which the host may copy, share and move ---- */
 /* Block sizes are those of one layer. cfg "options.method" is the SCHEME that was asked for (absent: the plugin's own choice). detect of a
    plugin without qe.weight/1 is about the cache: 600 and more when the checkpoint asks for it. scale_kind says where scales come from. */
-/* store: k and v are [n_tokens, kv_heads * head_dim] (F32 on the CPU), token i goes to slot[i] = block * block_tokens + offset, -1 skips it.
-   gather: k and v are written, [sum of seq_len, kv_heads * head_dim]: of each of n_seqs sequences its first seq_len[s] tokens, which lie
-   in the blocks block_table[s * max_blocks ...]; slot is NULL. Block b of a pool begins at b times its block bytes. */
 enum { QE_KV_SCALE_NONE = 0, QE_KV_SCALE_ONE, QE_KV_SCALE_CHECKPOINT };
 typedef struct { uint32_t struct_size; int32_t claim; qe_reason reason; int32_t encoding, scale_kind, has_attention, flags;
                  uint64_t block_bytes_k, block_bytes_v, block_bytes_scale, align; } qe_kv_plan;
-/* pool_*: this layer's, block b at b * (its block bytes rounded up to align; align 0: 1). Tensors have strides; on the CPU they are f32.
-   store    k, v [n_tokens, kv_heads, head_dim]; slot [n_tokens] = block * block_tokens + offset, -1: skip. Tokens of one call are distinct.
-   gather   writes k, v [sum of seq_len, kv_heads, head_dim]: positions 0 .. seq_len[s]-1 of block_table[s * max_blocks ..], sequence after
-            sequence. Several threads may gather from one qe_kv at once.
-   decode, prefill   q, out [n_tokens, q_heads, head_dim]; rows cu_q[s] .. cu_q[s+1]-1 are the last ones of sequence s, whose seq_len counts
+/* pool_*: this layer's, aligned; block b begins at b times its block bytes, which are multiples of `align`. Rows have strides; F32 on the CPU.
+   store    token i of k, v [n_tokens, kv_heads * head_dim] goes to slot[i] = block * block_tokens + offset, -1 skips it. Slots are distinct.
+   gather   writes k, v [sum of seq_len, kv_heads * head_dim]: of each of n_seqs sequences its first seq_len[s] tokens, which lie in the
+            blocks block_table[s * max_blocks ...]; slot is NULL. Several threads may gather from one qe_kv at once.
+   decode, prefill   q, out [n_tokens, q_heads * head_dim]; rows cu_q[s] .. cu_q[s+1]-1 are the last ones of sequence s, whose seq_len counts
             them; q is not scaled yet. Core uses them on the CPU only when both are there: a prompt cut elsewhere must give the same numbers. */
 typedef struct { uint32_t struct_size, flags; int32_t layer, n_seqs, n_tokens, max_blocks, window; float sm_scale, softcap;
                  qe_tensor q, k, v, out; void *pool_k, *pool_v, *pool_scale; const int32_t *block_table, *seq_len, *cu_q;
