@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::uint64_t kJsonArrayLimit = 1024;  // longer metadata arrays stay in the file
+constexpr std::uint64_t kJsonValueLimit = 500'000;  // and so does what comes after this many values
 constexpr char kDownload[] = "the download may be incomplete: fetch the missing file";
 
 std::string shown(const fs::path& path) { return printable(path.string(), 400); }
@@ -523,8 +524,12 @@ void CheckpointImpl::read_gguf(std::vector<FileBytes> maps) {
 
   gguf_metadata_ = Json::object();
   auto& object = gguf_metadata_.get_ref<Json::object_t&>();
-  for (const GgufPair& pair : gguf_.pairs)
-    if (pair.count <= kJsonArrayLimit) object.Container::emplace_back(std::string(pair.key), gguf_json(pair));
+  std::uint64_t values = 0;
+  for (const GgufPair& pair : gguf_.pairs) {
+    if (pair.count > kJsonArrayLimit || values + pair.count > kJsonValueLimit) continue;
+    values += pair.count + 1;
+    object.Container::emplace_back(std::string(pair.key), gguf_json(pair));
+  }
 
   config_ = gguf_config(gguf_, tensors_, warnings_);
   if (divisors != nullptr) {

@@ -19,6 +19,7 @@ constexpr std::uint64_t kKeyLimit = 65535;
 constexpr std::uint64_t kStringLimit = std::uint64_t{1} << 30;
 constexpr std::uint64_t kArrayLimit = std::uint64_t{1} << 30;
 constexpr std::uint64_t kNameLimit = 64;  // with the terminator that other readers add
+constexpr std::int64_t kMaxPairs = 400'000, kMaxTensors = 400'000;  // far above any model
 constexpr std::uint64_t kDefaultAlignment = 32;
 constexpr std::uint64_t kMinPair = 8 + 1 + 4 + 1, kMinInfo = 8 + 1 + 4 + 8 + 4 + 8;  // bytes in the file
 constexpr char kDamaged[] = "the file is damaged or the download is incomplete: fetch it again";
@@ -267,6 +268,10 @@ GgufFile parse_gguf(const FileBytes& file) {
     in.fail("the header claims " + std::to_string(n_pairs) + " metadata pairs; the file has room for " + text_of(in.left() / kMinPair));
   if (n_tensors < 0 || static_cast<std::uint64_t>(n_tensors) > in.left() / kMinInfo)
     in.fail("the header claims " + std::to_string(n_tensors) + " tensors; the file has room for " + text_of(in.left() / kMinInfo));
+
+  if (n_pairs > kMaxPairs || n_tensors > kMaxTensors)
+    in.fail("the header has " + std::to_string(n_pairs) + " metadata pairs and " + std::to_string(n_tensors) + " tensors; at most " +
+            std::to_string(kMaxPairs) + " and " + std::to_string(kMaxTensors) + " are read");
 
   GgufFile out;
   for (std::int64_t i = 0; i < n_pairs; ++i) {

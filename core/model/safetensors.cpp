@@ -19,6 +19,7 @@ constexpr int kDepthLimit = 4;
 constexpr std::size_t kNameLimit = 1024;
 // The shortest possible entry takes this many bytes of header, so more tensors than that are a lie.
 constexpr std::uint64_t kBytesPerEntry = 40;
+constexpr std::uint64_t kMaxTensors = 400'000;  // keeps what we build from a header near its own size
 
 std::string text_of(std::uint64_t n) { return std::to_string(n); }
 
@@ -32,7 +33,7 @@ const char kDamaged[] = "the file is damaged or the download is incomplete: fetc
 class HeaderReader {
  public:
   HeaderReader(const FileBytes& file, std::uint64_t header_bytes)
-      : file_(file), max_tensors_(header_bytes / kBytesPerEntry + 1) {}
+      : file_(file), max_tensors_(std::min(header_bytes / kBytesPerEntry + 1, kMaxTensors)) {}
 
   SafetensorsFile take() { return std::move(out_); }
 
@@ -65,7 +66,7 @@ class HeaderReader {
     if (depth_ == 1) return true;
     if (depth_ == 2) {
       if (in_metadata_) return true;
-      if (out_.tensors.size() >= max_tensors_) fail(file_, "the header lists too many tensors for its size", kDamaged);
+      if (out_.tensors.size() >= max_tensors_) fail(file_, "the header lists more than " + text_of(max_tensors_) + " tensors", kDamaged);
       return true;
     }
     return scalar("an object");
