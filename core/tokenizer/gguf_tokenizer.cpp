@@ -4,6 +4,7 @@
 #include "core/base/error.hpp"
 #include "core/base/log.hpp"
 #include "core/tokenizer/gguf_pre.hpp"
+#include "core/tokenizer/json_fields.hpp"
 #include "core/tokenizer/pipeline.hpp"
 #include "core/tokenizer/unicode.hpp"
 
@@ -185,9 +186,8 @@ TokenizerParts read(const Checkpoint& c) {
 TokenizerParts read_gguf_tokenizer(const Checkpoint& checkpoint) {
   try {
     return read(checkpoint);
-  } catch (Error& e) {
-    if (!e.find("in").empty()) throw;
-    throw e.in(checkpoint.path().string());
+  } catch (const Error& e) {
+    throw in_file(e, checkpoint.path().string());
   }
 }
 

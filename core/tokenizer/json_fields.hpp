@@ -9,6 +9,15 @@
 
 namespace qengine {
 
+// `e`, said to be about `file` unless it names one already.
+inline Error in_file(const Error& e, const std::string& file) {
+  if (!e.find("in").empty()) return e;
+  Error named(e.code(), e.message());
+  named.in(file);
+  for (const auto& [key, text] : e.lines()) named.line(key, text);
+  return named;
+}
+
 class JsonFields {
  public:
   // `where` is the path for messages: "pre_tokenizer.pretokenizers[1]".

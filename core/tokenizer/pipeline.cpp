@@ -19,7 +19,10 @@ PipelineTokenizer::PipelineTokenizer(TokenizerParts parts) : parts_(std::move(pa
     if (t.special) special_[static_cast<std::size_t>(t.id)] = true;
     if (!unicode::is_valid(t.content)) continue;  // no text holds it
     std::string content = t.content;
-    if (t.normalized && parts_.normalizer) parts_.normalizer->apply(content);
+    if (t.normalized && parts_.normalizer) {
+      parts_.normalizer->apply(content);
+      if (content != t.content) respelled_[t.id] = content;
+    }
     (t.normalized ? normalized_text : raw_text).push_back(std::move(content));
     (t.normalized ? normalized : raw).push_back(t);
   }
@@ -54,6 +57,12 @@ void PipelineTokenizer::encode_text(std::string_view text, bool at_start, std::v
       });
 }
 
+std::string_view PipelineTokenizer::spelling(std::int32_t id) const {
+  if (!respelled_.empty())
+    if (const auto it = respelled_.find(id); it != respelled_.end()) return it->second;
+  return parts_.vocab->token(id);
+}
+
 // One decoder, one assembler: the text of ids, one after the other.
 class PipelineTokenizer::Stream : public TextStream {
  public:
@@ -62,7 +71,7 @@ class PipelineTokenizer::Stream : public TextStream {
 
   std::string push(std::int32_t id) override {
     if (!tokenizer_.parts_.vocab->has(id) || (skip_special_ && tokenizer_.is_special(id))) return {};
-    token_ = tokenizer_.parts_.vocab->token(id);
+    token_ = tokenizer_.spelling(id);
     if (tokenizer_.is_plain(id)) state_->skip_start();
     else state_->push(token_);
     return text_.push(token_);
@@ -98,7 +107,7 @@ std::optional<std::int32_t> PipelineTokenizer::id(std::string_view token) const 
 }
 
 std::string PipelineTokenizer::token_bytes(std::int32_t id) const {
-  std::string token = piece(id);
+  std::string token(spelling(id));
   if (!parts_.vocab->has(id) || is_plain(id)) return token;
   const auto state = parts_.decoder->start();
   state->skip_start();

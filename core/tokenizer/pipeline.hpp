@@ -53,11 +53,13 @@ class PipelineTokenizer : public Tokenizer {
  private:
   class Stream;
   void encode_text(std::string_view text, bool at_start, std::vector<std::int32_t>& out) const;
+  std::string_view spelling(std::int32_t id) const;  // what the decoder is given
   bool is_plain(std::int32_t id) const { return static_cast<std::size_t>(id) < parts_.plain.size() && parts_.plain[static_cast<std::size_t>(id)]; }
 
   TokenizerParts parts_;
   TokenFinder raw_, normalized_;
   std::vector<bool> special_;  // by id
+  std::map<std::int32_t, std::string> respelled_;  // added tokens that the normalizer changes: what they decode to
 };
 
 // The readers. `folder` holds tokenizer.json. Throw Error E210.

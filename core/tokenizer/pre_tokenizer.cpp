@@ -217,19 +217,38 @@ void bert(Pieces& p) {
   cut_characters(p, Behavior::kIsolated, unicode::is_punctuation);
 }
 
-// Cuts where the script changes; spaces go with either side, kana counts as Han.
+// Runs of word characters, and runs of what is neither word nor space.
+void whitespace(Pieces& p) {
+  cut(p, Behavior::kRemoved, true, [](std::string_view v, auto match) {
+    enum { kSpace, kWord, kOther } before = kSpace;
+    std::size_t begin = 0;
+    for (std::size_t pos = 0; pos < v.size();) {
+      const std::size_t start = pos;
+      const char32_t c = unicode::next(v, pos);
+      const auto now = unicode::is_word(c) ? kWord : unicode::is_whitespace(c) ? kSpace : kOther;
+      if (now == before) continue;
+      if (before != kSpace) match(begin, start);
+      begin = start, before = now;
+    }
+    if (before != kSpace) match(begin, v.size());
+  });
+}
+
+// Cuts where the script changes; spaces go with what stands before them (at the start they are
+// dropped), kana counts as Han.
 void unicode_scripts(Pieces& p) {
   constexpr int kAny = -1, kNone = -2;
-  cut(p, Behavior::kIsolated, false, [&](std::string_view v, auto match) {
+  cut(p, Behavior::kRemoved, true, [&](std::string_view v, auto match) {
     int last = kNone;
-    std::size_t begin = 0;
+    std::size_t begin = v.size();
     for (std::size_t pos = 0; pos < v.size();) {
       const std::size_t start = pos;
       const char32_t c = unicode::next(v, pos);
       int script = c == ' ' ? kAny : c == 0x30FC ? USCRIPT_HAN : unicode::script(c);
       if (script == USCRIPT_HIRAGANA || script == USCRIPT_KATAKANA) script = USCRIPT_HAN;
-      if (script == kAny) continue;
-      if (last != kNone && last != script) match(begin, start), begin = start;
+      if (script == kAny || script == USCRIPT_UNKNOWN) continue;
+      if (last == kNone) begin = start;
+      else if (last != script) match(begin, start), begin = start;
       last = script;
     }
     if (begin < v.size()) match(begin, v.size());
@@ -261,7 +280,7 @@ std::unique_ptr<PreTokenizer> make_pre_tokenizer(const Json& json, const std::st
     return simple([b](Pieces& p) { cut_characters(p, b, unicode::is_numeric); });
   }
   if (type == "Metaspace") return std::make_unique<Metaspace>(f);
-  if (type == "Whitespace") return std::make_unique<Split>(Pattern(R"(\w+|[^\w\s]+)", true), Behavior::kRemoved, true);
+  if (type == "Whitespace") return simple(whitespace);
   if (type == "WhitespaceSplit") return simple([](Pieces& p) { cut_characters(p, Behavior::kRemoved, unicode::is_whitespace); });
   if (type == "Punctuation") {
     const Behavior b = parse_behavior(f, "Isolated");

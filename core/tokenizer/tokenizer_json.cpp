@@ -345,9 +345,8 @@ template <class F>
 auto naming(const fs::path& file, F&& f) {
   try {
     return f();
-  } catch (Error& e) {
-    if (!e.find("in").empty()) throw;
-    throw e.in(file.string());
+  } catch (const Error& e) {
+    throw in_file(e, file.string());
   }
 }
 

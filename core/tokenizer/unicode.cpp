@@ -122,7 +122,7 @@ bool is_word(char32_t c) {
   return u_isUAlphabetic(static_cast<UChar32>(c)) || in_mask(c, U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK) ||
          c == 0x200C || c == 0x200D;
 }
-bool is_control(char32_t c) { return in_mask(c, U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CN_MASK | U_GC_CO_MASK); }
+bool is_control(char32_t c) { return in_mask(c, U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CO_MASK); }
 bool is_cjk(char32_t c) {
   return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) || (c >= 0x20000 && c <= 0x2A6DF) ||
          (c >= 0x2A700 && c <= 0x2B73F) || (c >= 0x2B740 && c <= 0x2B81F) || (c >= 0x2B920 && c <= 0x2CEAF) ||

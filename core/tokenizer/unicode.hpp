@@ -60,7 +60,7 @@ bool is_punctuation(char32_t c);  // P*, and the ASCII symbols
 bool is_mark(char32_t c);         // M*
 bool is_nonspacing_mark(char32_t c);  // Mn
 bool is_word(char32_t c);         // Alphabetic, M, Nd, Pc, Join_Control
-bool is_control(char32_t c);      // Cc, Cf, Cn, Co
+bool is_control(char32_t c);      // Cc, Cf, Co
 bool is_cjk(char32_t c);          // the ideograph blocks that BERT separates
 int script(char32_t c);           // ICU's script code
 char32_t lower(char32_t c, char32_t& second);  // `second` is 0 but for U+0130

@@ -51,7 +51,7 @@ Value split_method(In& in, const Value& self, const Args& a) {
   if (!p[0] || p[0]->is_none()) {
     for (s = lstrip(s); !s.empty(); s = lstrip(s)) {
       if (left-- == 0) {
-        parts.push_back(rstrip(s));
+        parts.push_back(s);
         break;
       }
       std::size_t pos = 0, start = 0;
@@ -77,7 +77,7 @@ Value rsplit_method(In& in, const Value& self, const Args& a) {
   if (!p[0] || p[0]->is_none()) {
     for (s = rstrip(s); !s.empty(); s = rstrip(s)) {
       if (left-- == 0) {
-        parts.push_back(lstrip(s));
+        parts.push_back(s);
         break;
       }
       std::size_t end = s.size(), start = 0;
@@ -292,6 +292,12 @@ constexpr Method kStringMethods[] = {
     {"casefold", [](In& in, const Value& s, const Args&) { return in.text(lower(s.string())); }},
     {"capitalize", [](In& in, const Value& s, const Args&) { return in.text(capitalize(s.string())); }},
     {"title", [](In& in, const Value& s, const Args&) { return in.text(title(s.string())); }},
+    {"swapcase",
+     [](In& in, const Value& s, const Args&) {
+       std::string out;
+       for (const std::string_view c : characters(s.string())) out += upper(c) == c ? lower(c) : upper(c);
+       return in.text(std::move(out));
+     }},
     {"isalpha", [](In&, const Value& s, const Args&) { return Value::boolean(all(s, is_alpha)); }},
     {"isdigit", [](In&, const Value& s, const Args&) { return Value::boolean(all(s, is_digit)); }},
     {"isdecimal", [](In&, const Value& s, const Args&) { return Value::boolean(all(s, [](char32_t c) { return u_charType(static_cast<UChar32>(c)) == U_DECIMAL_DIGIT_NUMBER; })); }},
