@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
+#include <limits>
+#include <unordered_map>
 
 #include "core/tokenizer/unicode.hpp"
 
@@ -45,29 +48,35 @@ void MergeTable::add(std::int32_t left, std::int32_t right, Merge merge) {
   slots_[i] = {k, merge};
 }
 
-// Symbols of a piece as a doubly linked list in arrays, and the merges that are possible now.
+// What one thread needs to merge a piece.
+//
+// A short piece is an array of symbols that is searched for its best pair again and again. A long one
+// is a linked list; its pairs wait in a queue for each merge, and the merges in a heap by rank, so that
+// a megabyte of one letter costs little more than looking at it a few times.
 struct BpeModel::Scratch {
-  struct Symbol {
-    std::int32_t id;  // -1: swallowed by its left neighbour
+  static constexpr std::size_t kShort = 48;
+  static constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
+
+  std::vector<std::int32_t> ids;
+  MergeTable::Merge pairs[kShort];  // pairs[i] joins ids[i] and ids[i + 1]; rank kNever: it does not
+
+  struct Link {
     std::int32_t previous, next;
   };
-  struct Candidate {
-    std::int32_t rank, position, left, right, id;
-    bool operator<(const Candidate& o) const {  // of a max-heap: lowest rank first, then leftmost
-      return rank != o.rank ? rank > o.rank : position > o.position;
-    }
+  struct Queue {
+    std::int32_t left, right, id;
+    std::vector<std::int32_t> positions;  // of the left symbol; done ones stay until the queue is empty
+    std::size_t done = 0;
+    bool sorted = true, waiting = false;  // waiting: its rank is in the heap
   };
-  std::vector<Symbol> symbols;
-  std::vector<Candidate> heap;
+  std::vector<Link> links;
+  std::unordered_map<std::int32_t, Queue> queues;  // by rank
+  std::vector<std::int32_t> ranks;                 // heap, lowest on top
 
-  void push(std::int32_t id) {
-    const auto n = static_cast<std::int32_t>(symbols.size());
-    symbols.push_back({id, n - 1, n + 1});
-  }
   void reset() {
-    if (symbols.capacity() > kKeepSymbols) std::vector<Symbol>().swap(symbols);
-    if (heap.capacity() > kKeepSymbols) std::vector<Candidate>().swap(heap);
-    symbols.clear(), heap.clear();
+    if (ids.capacity() > kKeepSymbols) std::vector<std::int32_t>().swap(ids);
+    if (links.capacity() > kKeepSymbols) std::vector<Link>().swap(links);
+    ids.clear(), links.clear(), queues.clear(), ranks.clear();
   }
 };
 
@@ -83,7 +92,7 @@ BpeModel::BpeModel(const Vocab& vocab, MergeTable merges, BpeOptions options)
 void BpeModel::split(std::string_view piece, Scratch& s) const {
   bool unknown = false;  // an unknown character waits; with fuse_unk its neighbours join it
   const auto flush = [&] {
-    if (unknown) s.push(*options_.unk);
+    if (unknown) s.ids.push_back(*options_.unk);
     unknown = false;
   };
   const bool affixes = !options_.prefix.empty() || !options_.suffix.empty();
@@ -101,10 +110,10 @@ void BpeModel::split(std::string_view piece, Scratch& s) const {
     }
     if (id != Vocab::kNone) {
       flush();
-      s.push(id);
+      s.ids.push_back(id);
     } else if (options_.byte_fallback && std::all_of(own.begin(), own.end(), [&](char b) { return bytes_[static_cast<unsigned char>(b)] >= 0; })) {
       flush();
-      for (const char b : own) s.push(bytes_[static_cast<unsigned char>(b)]);
+      for (const char b : own) s.ids.push_back(bytes_[static_cast<unsigned char>(b)]);
     } else if (options_.unk) {
       if (!options_.fuse_unk) flush();
       unknown = true;
@@ -121,37 +130,80 @@ void BpeModel::encode(std::string_view piece, std::vector<std::int32_t>& out) co
   Scratch& s = scratch;
   s.reset();
   split(piece, s);
-  if (s.symbols.empty()) return;
-  s.symbols.back().next = -1;
+  if (s.ids.size() <= Scratch::kShort) merge_short(s);
+  else merge_long(s);
+  for (const std::int32_t id : s.ids)
+    if (id >= 0) out.push_back(id);
+}
 
-  const auto consider = [&](std::int32_t left, std::int32_t right) {
-    const auto l = s.symbols[static_cast<std::size_t>(left)].id, r = s.symbols[static_cast<std::size_t>(right)].id;
-    if (const auto* m = merges_.find(l, r)) {
-      s.heap.push_back({m->rank, left, l, r, m->id});
-      return true;
-    }
-    return false;
+void BpeModel::merge_short(Scratch& s) const {
+  std::size_t n = s.ids.size();
+  const auto look = [&](std::size_t i) {
+    const MergeTable::Merge* m = merges_.find(s.ids[i], s.ids[i + 1]);
+    s.pairs[i] = m ? *m : MergeTable::Merge{Scratch::kNever, 0};
   };
-  for (std::size_t i = 0; i + 1 < s.symbols.size(); ++i) consider(static_cast<std::int32_t>(i), static_cast<std::int32_t>(i + 1));
-  std::make_heap(s.heap.begin(), s.heap.end());
-  while (!s.heap.empty()) {
-    std::pop_heap(s.heap.begin(), s.heap.end());
-    const Scratch::Candidate c = s.heap.back();
-    s.heap.pop_back();
-    auto& left = s.symbols[static_cast<std::size_t>(c.position)];
-    if (left.id != c.left || left.next < 0) continue;  // stale: one of the two was merged away
-    auto& right = s.symbols[static_cast<std::size_t>(left.next)];
-    if (right.id != c.right) continue;
-    left.id = c.id;
-    right.id = -1;
-    left.next = right.next;
-    if (left.next >= 0) {
-      s.symbols[static_cast<std::size_t>(left.next)].previous = c.position;
-      if (consider(c.position, left.next)) std::push_heap(s.heap.begin(), s.heap.end());
-    }
-    if (left.previous >= 0 && consider(left.previous, c.position)) std::push_heap(s.heap.begin(), s.heap.end());
+  for (std::size_t i = 0; i + 1 < n; ++i) look(i);
+  while (n > 1) {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i + 1 < n; ++i)
+      if (s.pairs[i].rank < s.pairs[best].rank) best = i;
+    if (s.pairs[best].rank == Scratch::kNever) break;
+    s.ids[best] = s.pairs[best].id;
+    s.ids.erase(s.ids.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+    --n;
+    for (std::size_t i = best + 1; i + 1 < n; ++i) s.pairs[i] = s.pairs[i + 1];
+    if (best > 0) look(best - 1);
+    if (best + 1 < n) look(best);
   }
-  for (std::int32_t i = 0; i >= 0; i = s.symbols[static_cast<std::size_t>(i)].next) out.push_back(s.symbols[static_cast<std::size_t>(i)].id);
+}
+
+void BpeModel::merge_long(Scratch& s) const {
+  const auto n = static_cast<std::int32_t>(s.ids.size());
+  const auto id = [&](std::int32_t i) -> std::int32_t& { return s.ids[static_cast<std::size_t>(i)]; };
+  const auto link = [&](std::int32_t i) -> Scratch::Link& { return s.links[static_cast<std::size_t>(i)]; };
+  s.links.resize(s.ids.size());
+  for (std::int32_t i = 0; i < n; ++i) link(i) = {i - 1, i + 1 < n ? i + 1 : -1};
+
+  std::int32_t last_rank = -1;  // pairs of one kind come in a row
+  Scratch::Queue* last = nullptr;
+  const auto consider = [&](std::int32_t left, std::int32_t right) {
+    const MergeTable::Merge* m = merges_.find(id(left), id(right));
+    if (!m) return;
+    if (m->rank != last_rank) {
+      last = &s.queues.try_emplace(m->rank, Scratch::Queue{id(left), id(right), m->id, {}}).first->second;
+      last_rank = m->rank;
+    }
+    Scratch::Queue& q = *last;
+    if (q.positions.size() > q.done && q.positions.back() > left) q.sorted = false;
+    q.positions.push_back(left);
+    if (!q.waiting) {
+      q.waiting = true;
+      s.ranks.push_back(m->rank);
+      std::push_heap(s.ranks.begin(), s.ranks.end(), std::greater<>());
+    }
+  };
+  for (std::int32_t i = 0; i + 1 < n; ++i) consider(i, i + 1);
+
+  while (!s.ranks.empty()) {
+    const std::int32_t rank = s.ranks.front();
+    Scratch::Queue& q = s.queues.find(rank)->second;
+    if (q.done == q.positions.size()) {
+      std::pop_heap(s.ranks.begin(), s.ranks.end(), std::greater<>());
+      s.ranks.pop_back();
+      q.positions.clear(), q.done = 0, q.sorted = true, q.waiting = false;
+      continue;
+    }
+    if (!q.sorted) std::sort(q.positions.begin() + static_cast<std::ptrdiff_t>(q.done), q.positions.end()), q.sorted = true;
+    const std::int32_t at = q.positions[q.done++], next = link(at).next;
+    if (id(at) != q.left || next < 0 || id(next) != q.right) continue;  // one of the two was merged away
+    id(at) = q.id;
+    id(next) = -1;
+    const std::int32_t after = link(at).next = link(next).next;
+    if (after >= 0) link(after).previous = at;
+    // A new pair may rank lower than what waits here; then it is on top of the heap next.
+    if (link(at).previous >= 0) consider(link(at).previous, at);
+    if (after >= 0) consider(at, after);
+  }
 }
 
 ScoreModel::ScoreModel(const Vocab& vocab, std::vector<float> scores, std::optional<std::int32_t> unk)

@@ -67,6 +67,8 @@ class BpeModel : public TokenModel {
  private:
   struct Scratch;
   void split(std::string_view piece, Scratch& s) const;
+  void merge_short(Scratch& s) const;
+  void merge_long(Scratch& s) const;
 
   const Vocab& vocab_;
   MergeTable merges_;

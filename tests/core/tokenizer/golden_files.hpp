@@ -28,17 +28,18 @@ inline Json read_json(const std::filesystem::path& path) {
   return in ? Json::parse(in) : Json::object();
 }
 
-// The published SmolLM2 GGUF is too large for the tree: QENGINE_SMOLLM2 names it.
+// The published SmolLM2 GGUF is too large for the tree: `make model` fetches it, QENGINE_SMOLLM2 names another place.
 inline std::filesystem::path smollm2() {
   const char* env = std::getenv("QENGINE_SMOLLM2");
-  return env ? env : std::filesystem::path();
+  const std::filesystem::path file = env ? env : source_dir() / ".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+  return std::filesystem::exists(file) ? file : std::filesystem::path();
 }
 
 inline Golden load_golden(std::string name) {
   Golden g;
   if (name.starts_with("gguf:")) g.from_gguf = true, name = name.substr(5);
   const std::string base = std::filesystem::path(name).filename().string();
-  std::filesystem::path tokenizer = g.from_gguf         ? fixture("gguf/tiny-qwen3-q8_0.gguf")
+  std::filesystem::path tokenizer = g.from_gguf         ? fixture("gguf/tiny-qwen3-q4_k_m.gguf")
                                     : base == "tiny"    ? fixture("tiny-qwen3")
                                     : base == "smollm2" ? smollm2()
                                     : name.starts_with("tokens/") ? fixture("tokenizers/" + base)
@@ -46,7 +47,7 @@ inline Golden load_golden(std::string name) {
   if (base == "smollm2") g.from_gguf = true;
   const auto encode = fixture(name + ".encode.json");
   if (tokenizer.empty() || encode.empty()) {
-    g.missing = "no " + std::string(encode.empty() ? name + ".encode.json" : base == "smollm2" ? "QENGINE_SMOLLM2" : "tokenizer of " + name) + " here";
+    g.missing = "no " + std::string(encode.empty() ? name + ".encode.json" : base == "smollm2" ? "SmolLM2 file" : "tokenizer of " + name) + " here";
     return g;
   }
   g.tokenizer = Tokenizer::load(tokenizer);

@@ -1,8 +1,8 @@
 // Ids, texts, chunks and prompts as other people's tokenizers make them (fixtures tokens/*.json).
 #include <gtest/gtest.h>
 
-#include <fstream>
-
+#include "core/base/error.hpp"
+#include "core/tokenizer/chat_template.hpp"
 #include "core/tokenizer/tokenizer.hpp"
 #include "tests/core/tokenizer/golden_files.hpp"
 
@@ -59,6 +59,22 @@ TEST_P(Goldens, StreamHoldsBackOnlyIncompleteCharacters) {
       EXPECT_GE(ours.size(), complete.size()) << shown(c) << " after id " << i;
     }
     EXPECT_EQ(ours + stream.flush(), c["whole"].get<std::string>()) << shown(c);
+  }
+}
+
+TEST_P(Goldens, ChatsRenderTheSame) {
+  const auto text = [&](const char* key) { return golden_.chat[key].is_string() ? golden_.chat[key].get<std::string>() : std::string(); };
+  if (golden_.chat.empty()) GTEST_SKIP() << "no chat beside these encodings";
+  const ChatTemplate chat(text("template"), text("bos_token"), text("eos_token"));
+  for (const Json& c : golden_.chat["cases"]) {
+    if (c.contains("error")) {
+      EXPECT_THROW(chat.render(c["request"]), Error) << shown(c);
+      continue;
+    }
+    std::string rendered;
+    ASSERT_NO_THROW(rendered = chat.render(c["request"])) << shown(c);
+    EXPECT_EQ(rendered, c["text"].get<std::string>()) << shown(c);
+    EXPECT_EQ(golden_.tokenizer->encode(rendered, false), c["ids"].get<std::vector<std::int32_t>>()) << shown(c);
   }
 }
 
