@@ -228,7 +228,7 @@ std::unique_ptr<Decoder> make(const Json& json, const std::string& where, bool& 
   if (type == "Replace") {
     auto pattern = std::make_shared<const Pattern>(parse_pattern(f.require("pattern"), f.path("pattern")));
     if (fused && (pattern->is_regex() || (!pattern->text().empty() && unicode::length(static_cast<unsigned char>(pattern->text()[0])) != pattern->text().size())))
-      throw Error("E210", where + " is a Replace of more than one character behind a step that joins all tokens")
+      throw Error("E220", where + " is a Replace of more than one character behind a step that joins all tokens")
           .hint("such a text cannot be streamed; put Replace before Fuse or ByteLevel");
     return of(Replace(std::move(pattern), f.string("content")));
   }
@@ -250,7 +250,7 @@ std::unique_ptr<Decoder> make(const Json& json, const std::string& where, bool& 
     for (std::size_t i = 0; i < list.size(); ++i) steps.push_back(make(list[i], where + ".decoders[" + std::to_string(i) + "]", fused));
     return std::make_unique<Chain>(std::move(steps));
   }
-  throw Error("E210", where + ".type is \"" + type + "\", which is not a known decoder")
+  throw Error("E220", where + ".type is \"" + type + "\", which is not a known decoder")
       .from("known: ByteLevel ByteFallback Fuse Replace Strip Metaspace WordPiece CTC BPEDecoder Sequence");
 }
 

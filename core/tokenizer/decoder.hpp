@@ -32,7 +32,7 @@ class Decoder {
   virtual bool replace_bytewise() const { return false; }
 };
 
-// null: tokens joined by spaces. Throws Error E210 naming the kind or the field.
+// null: tokens joined by spaces. Throws Error E220 naming the kind or the field.
 std::unique_ptr<Decoder> make_decoder(const Json& json, const std::string& where = "decoder");
 
 // Bytes in, whole characters out: an incomplete one is held back, an ill-formed part becomes U+FFFD.

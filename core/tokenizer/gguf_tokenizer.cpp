@@ -23,24 +23,24 @@ class Metadata {
   std::string string(const std::string& key) const {
     const Json* j = find(key);
     if (!j) return {};
-    if (!j->is_string()) throw Error("E210", key + " is no string");
+    if (!j->is_string()) throw Error("E220", key + " is no string");
     return j->get<std::string>();
   }
   bool boolean(const std::string& key, bool otherwise) const {
     const Json* j = find(key);
     if (!j) return otherwise;
-    if (!j->is_boolean()) throw Error("E210", key + " is neither true nor false");
+    if (!j->is_boolean()) throw Error("E220", key + " is neither true nor false");
     return j->get<bool>();
   }
   // nullopt when absent.
   std::optional<std::int32_t> id(const std::string& key, const Vocab& vocab) const {
     const Json* j = find(key);
     if (!j) return std::nullopt;
-    if (!j->is_number_integer()) throw Error("E210", key + " is no integer");
+    if (!j->is_number_integer()) throw Error("E220", key + " is no integer");
     const auto v = j->is_number_unsigned() && j->get<std::uint64_t>() > 0x7FFFFFFF ? -1 : j->get<std::int64_t>();
     if (v == -1 || v == 0xFFFFFFFF) return std::nullopt;  // written for "none"
     if (v < 0 || v >= vocab.size() || !vocab.has(static_cast<std::int32_t>(v)))
-      throw Error("E210", key + " is " + std::to_string(v) + ", which is no token; there are " + std::to_string(vocab.size()));
+      throw Error("E220", key + " is " + std::to_string(v) + ", which is no token; there are " + std::to_string(vocab.size()));
     return static_cast<std::int32_t>(v);
   }
   const Json& json() const { return json_; }
@@ -66,12 +66,12 @@ MergeTable read_merges(const Checkpoint& c, const Vocab& vocab) {
     const std::string_view m = merges[i];
     const std::size_t space = m.find(' ', 1);
     const std::string where = "tokenizer.ggml.merges[" + std::to_string(i) + "] is ";
-    if (m.empty() || space == std::string_view::npos) throw Error("E210", where + shown(m) + ", expected two tokens and one space between them");
+    if (m.empty() || space == std::string_view::npos) throw Error("E220", where + shown(m) + ", expected two tokens and one space between them");
     const std::string_view left = m.substr(0, space), right = m.substr(space + 1);
     joined.assign(left).append(right);
     const std::int32_t l = vocab.find(left), r = vocab.find(right), id = vocab.find(joined);
     if (l == Vocab::kNone || r == Vocab::kNone || id == Vocab::kNone)
-      throw Error("E210", where + shown(m) + ", but " + shown(l == Vocab::kNone ? left : r == Vocab::kNone ? right : std::string_view(joined)) + " is not in tokenizer.ggml.tokens");
+      throw Error("E220", where + shown(m) + ", but " + shown(l == Vocab::kNone ? left : r == Vocab::kNone ? right : std::string_view(joined)) + " is not in tokenizer.ggml.tokens");
     table.add(l, r, {static_cast<std::int32_t>(i), id});
   }
   return table;
@@ -90,7 +90,7 @@ bool read_gpt2(const Checkpoint& c, const Metadata& meta, TokenizerParts& parts)
   }
   const auto pre = find_gguf_pre(name);
   if (!pre)
-    throw Error("E210", "tokenizer.ggml.pre is '" + unicode::sanitize(name) + "', which is not a known pre-tokenizer")
+    throw Error("E220", "tokenizer.ggml.pre is '" + unicode::sanitize(name) + "', which is not a known pre-tokenizer")
         .from("known: " + std::string(known_gguf_pres()))
         .hint("name a folder with the model's tokenizer.json: --tokenizer DIR");
   if (pre->nfc) parts.normalizer = make_normalizer({{"type", "NFC"}});
@@ -109,8 +109,8 @@ bool read_gpt2(const Checkpoint& c, const Metadata& meta, TokenizerParts& parts)
 void read_llama(const Checkpoint& c, const Metadata& meta, std::size_t tokens, std::optional<std::int32_t> unk, TokenizerParts& parts) {
   std::vector<float> scores = c.gguf_floats("tokenizer.ggml.scores");
   if (scores.size() != tokens)
-    throw Error("E210", "tokenizer.ggml.scores has " + std::to_string(scores.size()) + " values for " + std::to_string(tokens) + " tokens");
-  if (std::any_of(scores.begin(), scores.end(), [](float s) { return s != s; })) throw Error("E210", "tokenizer.ggml.scores holds a NaN");
+    throw Error("E220", "tokenizer.ggml.scores has " + std::to_string(scores.size()) + " values for " + std::to_string(tokens) + " tokens");
+  if (std::any_of(scores.begin(), scores.end(), [](float s) { return s != s; })) throw Error("E220", "tokenizer.ggml.scores holds a NaN");
   const bool prefix = meta.boolean("tokenizer.ggml.add_space_prefix", true);
   Json normalizers = Json::array();
   if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", "\u2581"}});
@@ -128,20 +128,20 @@ TokenizerParts read(const Checkpoint& c) {
   if (model.empty()) {
     if (const std::string json = meta.string("tokenizer.huggingface.json"); !json.empty()) return parse_tokenizer_json(json, "tokenizer.huggingface.json");
     if (std::filesystem::exists(c.folder() / "tokenizer.json")) return read_tokenizer_json(c.folder());
-    throw Error("E210", "tokenizer.ggml.model is missing and there is no tokenizer.json beside the file").hint("name a folder with the model's tokenizer.json: --tokenizer DIR");
+    throw Error("E220", "tokenizer.ggml.model is missing and there is no tokenizer.json beside the file").hint("name a folder with the model's tokenizer.json: --tokenizer DIR");
   }
   if (model != "gpt2" && model != "llama")
-    throw Error("E210", "tokenizer.ggml.model is \"" + unicode::sanitize(model) + "\"; qengine reads gpt2 (byte-level BPE) and llama (SentencePiece with scores)")
+    throw Error("E220", "tokenizer.ggml.model is \"" + unicode::sanitize(model) + "\"; qengine reads gpt2 (byte-level BPE) and llama (SentencePiece with scores)")
         .hint("name a folder with the model's tokenizer.json: --tokenizer DIR");
 
   TokenizerParts parts;
   const std::vector<std::string_view> tokens = c.gguf_strings("tokenizer.ggml.tokens");
-  if (tokens.empty()) throw Error("E210", "tokenizer.ggml.tokens is missing or empty");
+  if (tokens.empty()) throw Error("E220", "tokenizer.ggml.tokens is missing or empty");
   if (static_cast<std::int64_t>(tokens.size()) > Vocab::kMaxId)
-    throw Error("E210", "tokenizer.ggml.tokens has " + std::to_string(tokens.size()) + " entries, expected at most " + std::to_string(Vocab::kMaxId));
+    throw Error("E220", "tokenizer.ggml.tokens has " + std::to_string(tokens.size()) + " entries, expected at most " + std::to_string(Vocab::kMaxId));
   const std::vector<std::int64_t> types = c.gguf_ints("tokenizer.ggml.token_type");
   if (!types.empty() && types.size() != tokens.size())
-    throw Error("E210", "tokenizer.ggml.token_type has " + std::to_string(types.size()) + " values for " + std::to_string(tokens.size()) + " tokens");
+    throw Error("E220", "tokenizer.ggml.token_type has " + std::to_string(types.size()) + " values for " + std::to_string(tokens.size()) + " tokens");
   std::size_t bytes = 0;
   for (const std::string_view t : tokens) bytes += t.size();
   parts.vocab->reserve(tokens.size(), bytes);

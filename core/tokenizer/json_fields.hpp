@@ -35,7 +35,7 @@ class JsonFields {
   }
   const Json& require(std::string_view key) const {
     if (const Json* j = find(key)) return *j;
-    throw Error("E210", path(key) + " is missing");
+    throw Error("E220", path(key) + " is missing");
   }
   std::string string(std::string_view key) const {
     const Json& j = require(key);
@@ -63,7 +63,7 @@ class JsonFields {
   [[noreturn]] void reject(std::string_view key, const Json& found, const std::string& expected) const {
     std::string text = found.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
     if (text.size() > 60) text = text.substr(0, 57) + "...";
-    throw Error("E210", path(key) + " is " + text + ", expected " + expected);
+    throw Error("E220", path(key) + " is " + text + ", expected " + expected);
   }
 
  private:

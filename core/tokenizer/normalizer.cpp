@@ -166,7 +166,7 @@ std::unique_ptr<Normalizer> make_normalizer(const Json& json, const std::string&
       if (auto step = make_normalizer(list[i], where + ".normalizers[" + std::to_string(i) + "]")) steps.push_back(std::move(step));
     return std::make_unique<All>(std::move(steps));
   }
-  throw Error("E210", where + ".type is \"" + type + "\", which is not a known normalizer")
+  throw Error("E220", where + ".type is \"" + type + "\", which is not a known normalizer")
       .from("known: NFC NFD NFKC NFKD Lowercase Strip StripAccents Prepend Replace Precompiled Nmt BertNormalizer ByteLevel Sequence");
 }
 

@@ -14,7 +14,7 @@ class Normalizer {
   virtual void apply(std::string& text) const = 0;  // well-formed UTF-8 in and out; thread-safe
 };
 
-// nullptr for null. Throws Error E210 naming the kind or the field.
+// nullptr for null. Throws Error E220 naming the kind or the field.
 std::unique_ptr<Normalizer> make_normalizer(const Json& json, const std::string& where = "normalizer");
 
 }  // namespace qengine

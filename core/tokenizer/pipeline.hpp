@@ -62,7 +62,7 @@ class PipelineTokenizer : public Tokenizer {
   std::map<std::int32_t, std::string> respelled_;  // added tokens that the normalizer changes: what they decode to
 };
 
-// The readers. `folder` holds tokenizer.json. Throw Error E210.
+// The readers. `folder` holds tokenizer.json. Throw Error E220.
 TokenizerParts read_tokenizer_json(const std::filesystem::path& folder);
 TokenizerParts read_gguf_tokenizer(const Checkpoint& checkpoint);
 // tokenizer.json as a string (GGUF tokenizer.huggingface.json); `name` for messages.

@@ -21,7 +21,7 @@ Behavior parse_behavior(const JsonFields& f, const char* otherwise) {
   if (b == "MergedWithPrevious") return Behavior::kMergedWithPrevious;
   if (b == "MergedWithNext") return Behavior::kMergedWithNext;
   if (b == "Contiguous") return Behavior::kContiguous;
-  throw Error("E210", f.path("behavior") + " is \"" + b + "\", expected Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
+  throw Error("E220", f.path("behavior") + " is \"" + b + "\", expected Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
 }
 
 // Cuts one range into matches and what lies between them, and applies a behavior.
@@ -171,12 +171,12 @@ class Metaspace : public PreTokenizer {
  public:
   enum class Scheme { kFirst, kNever, kAlways };
   explicit Metaspace(const JsonFields& f) : mark_(f.string("replacement", "\u2581")), split_(f.boolean("split", true)) {
-    if (mark_.empty()) throw Error("E210", f.path("replacement") + " is empty, expected one character");
+    if (mark_.empty()) throw Error("E220", f.path("replacement") + " is empty, expected one character");
     const std::string s = f.string("prepend_scheme", f.boolean("add_prefix_space", true) ? "always" : "never");
     if (s == "first") scheme_ = Scheme::kFirst;
     else if (s == "never") scheme_ = Scheme::kNever;
     else if (s == "always") scheme_ = Scheme::kAlways;
-    else throw Error("E210", f.path("prepend_scheme") + " is \"" + s + "\", expected first, never or always");
+    else throw Error("E220", f.path("prepend_scheme") + " is \"" + s + "\", expected first, never or always");
   }
   void apply(Pieces& p) const override {
     const bool starts_input = p.at_start && !p.ranges.empty() && p.ranges[0].begin == 0;
@@ -314,7 +314,7 @@ std::unique_ptr<PreTokenizer> make_pre_tokenizer(const Json& json, const std::st
       if (auto step = make_pre_tokenizer(list[i], where + ".pretokenizers[" + std::to_string(i) + "]")) steps.push_back(std::move(step));
     return std::make_unique<All>(std::move(steps));
   }
-  throw Error("E210", where + ".type is \"" + type + "\", which is not a known pre-tokenizer")
+  throw Error("E220", where + ".type is \"" + type + "\", which is not a known pre-tokenizer")
       .from("known: ByteLevel Split Digits Metaspace Whitespace WhitespaceSplit Punctuation BertPreTokenizer UnicodeScripts CharDelimiterSplit FixedLength Sequence");
 }
 

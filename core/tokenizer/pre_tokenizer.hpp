@@ -33,7 +33,7 @@ class PreTokenizer {
   virtual void apply(Pieces& pieces) const = 0;  // thread-safe
 };
 
-// nullptr for null. Throws Error E210 naming the kind or the field.
+// nullptr for null. Throws Error E220 naming the kind or the field.
 std::unique_ptr<PreTokenizer> make_pre_tokenizer(const Json& json, const std::string& where = "pre_tokenizer");
 
 }  // namespace qengine

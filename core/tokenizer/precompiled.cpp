@@ -25,7 +25,7 @@ std::string decode_base64(const std::string& text, const std::string& where) {
     else if (c == '+') v = 62;
     else if (c == '/') v = 63;
     else if (c == '=') break;
-    else throw Error("E210", where + " is not base64");
+    else throw Error("E220", where + " is not base64");
     bits = bits << 6 | static_cast<std::uint32_t>(v);
     if ((count += 6) >= 8) out += static_cast<char>(bits >> (count -= 8) & 0xFF);
   }
@@ -38,7 +38,7 @@ class Precompiled : public Normalizer {
     std::uint32_t size = 0;
     if (bytes.size() >= 4) std::memcpy(&size, bytes.data(), 4);
     if (bytes.size() < 4 || size % 4 != 0 || size > bytes.size() - 4)
-      throw Error("E210", where + " has " + std::to_string(bytes.size()) + " bytes, too few for its own header");
+      throw Error("E220", where + " has " + std::to_string(bytes.size()) + " bytes, too few for its own header");
     units_.resize(size / 4);
     std::memcpy(units_.data(), bytes.data() + 4, size);
     strings_ = bytes.substr(4 + size);

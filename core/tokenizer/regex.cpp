@@ -26,7 +26,7 @@ constexpr std::string_view kNotSpace =
 constexpr std::string_view kWord = R"(\p{L}\p{M}\p{N}\p{Pc}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
 
 [[noreturn]] void reject(std::string_view pattern, const std::string& why) {
-  throw Error("E210", "the regular expression " + std::string(pattern) + " " + why);
+  throw Error("E220", "the regular expression " + std::string(pattern) + " " + why);
 }
 
 // A character class while it is rewritten: `body` is what PCRE2 may hold between [ and ]; nested
@@ -229,7 +229,7 @@ bool Regex::find(std::string_view text, std::size_t from, std::size_t& begin, st
   const int rc = pcre2_match(code_->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK, scratch.data, scratch.context);
   if (rc == PCRE2_ERROR_NOMATCH) return false;
   if (rc < 0)
-    throw Error("E210", "the regular expression " + pattern_ + " was given up: " + message(rc))
+    throw Error("E220", "the regular expression " + pattern_ + " was given up: " + message(rc))
         .hint("the pattern comes from the tokenizer's file; it needs too many steps on this text");
   const PCRE2_SIZE* v = pcre2_get_ovector_pointer(scratch.data);
   begin = std::max<std::size_t>(v[0], from), end = std::max<std::size_t>(v[1], begin);  // \K can move them about

@@ -14,7 +14,7 @@ namespace qengine {
 
 class Regex {
  public:
-  // Throws Error E210 naming the pattern and what is wrong with it.
+  // Throws Error E220 naming the pattern and what is wrong with it.
   explicit Regex(std::string pattern);
   static Regex literal(std::string_view text);  // matches exactly `text`, which is not empty
   ~Regex();
@@ -24,7 +24,7 @@ class Regex {
   const std::string& pattern() const { return pattern_; }
 
   // The leftmost match at or after `from`; false when there is none. REQUIRES: well-formed UTF-8.
-  // Throws Error E210 when a bound is exceeded.
+  // Throws Error E220 when a bound is exceeded.
   bool find(std::string_view text, std::size_t from, std::size_t& begin, std::size_t& end) const;
 
   // visit(begin, end) for every match, left to right; an empty match moves on by one character.

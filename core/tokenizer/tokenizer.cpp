@@ -27,7 +27,7 @@ fs::path gguf_in(const fs::path& folder) {
 
 std::shared_ptr<const Tokenizer> Tokenizer::load(const fs::path& path) {
   std::error_code ec;
-  if (!fs::exists(path, ec)) throw Error("E210", "there is no tokenizer at " + path.string()).hint("name a model folder, a tokenizer.json or a GGUF file");
+  if (!fs::exists(path, ec)) throw Error("E220", "there is no tokenizer at " + path.string()).hint("name a model folder, a tokenizer.json or a GGUF file");
   if (fs::is_directory(path, ec)) {
     if (!fs::exists(path / "tokenizer.json", ec))
       if (const fs::path gguf = gguf_in(path); !gguf.empty()) return load(gguf);
@@ -35,7 +35,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::load(const fs::path& path) {
   }
   if (path.filename() == "tokenizer.json") return std::make_shared<PipelineTokenizer>(read_tokenizer_json(path.parent_path()));
   if (path.extension() != ".gguf")
-    throw Error("E210", path.string() + " is neither a model folder nor a tokenizer.json nor a GGUF file");
+    throw Error("E220", path.string() + " is neither a model folder nor a tokenizer.json nor a GGUF file");
   return load(*Checkpoint::open(path));
 }
 

@@ -22,13 +22,13 @@ constexpr std::size_t kMaxDepth = 64, kMaxKeys = 4096;
 std::optional<std::string> read_file(const fs::path& path) {
   std::error_code ec;
   if (!fs::exists(path, ec)) return std::nullopt;
-  if (!fs::is_regular_file(path, ec)) throw Error("E210", path.filename().string() + " is not a regular file").in(path.string());
+  if (!fs::is_regular_file(path, ec)) throw Error("E220", path.filename().string() + " is not a regular file").in(path.string());
   const std::uintmax_t size = fs::file_size(path, ec);
   if (ec || size > kMaxFile)
-    throw Error("E210", path.filename().string() + " is too large (" + std::to_string(size) + " bytes)").in(path.string()).from("at most 256 MiB");
+    throw Error("E220", path.filename().string() + " is too large (" + std::to_string(size) + " bytes)").in(path.string()).from("at most 256 MiB");
   std::ifstream in(path, std::ios::binary);
   std::string text(static_cast<std::size_t>(size), '\0');
-  if (!in.read(text.data(), static_cast<std::streamsize>(size))) throw Error("E210", "cannot read " + path.filename().string()).in(path.string());
+  if (!in.read(text.data(), static_cast<std::streamsize>(size))) throw Error("E220", "cannot read " + path.filename().string()).in(path.string());
   return text;
 }
 
@@ -102,7 +102,7 @@ class Reader : public nlohmann::json_sax<Json> {
   }
   bool end_array() override {
     if (mode_ == Mode::kMerges && depth_ == 4) {
-      if (pair_.size() != 2) throw Error("E210", merge_name() + " has " + std::to_string(pair_.size()) + " parts, expected 2");
+      if (pair_.size() != 2) throw Error("E220", merge_name() + " has " + std::to_string(pair_.size()) + " parts, expected 2");
       merges_.add(pair_[0], pair_[1]);
     }
     return close();
@@ -110,7 +110,7 @@ class Reader : public nlohmann::json_sax<Json> {
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& e) override {
     std::string why = e.what();
     if (const auto at = why.find("] "); at != std::string::npos) why = why.substr(at + 2);
-    throw Error("E210", name_ + " is not valid JSON (byte " + std::to_string(position) + ")").from(why.substr(0, 200));
+    throw Error("E220", name_ + " is not valid JSON (byte " + std::to_string(position) + ")").from(why.substr(0, 200));
   }
 
  private:
@@ -120,7 +120,7 @@ class Reader : public nlohmann::json_sax<Json> {
   std::string merge_name() const { return "model.merges[" + std::to_string(merges_.items.size()) + "]"; }
 
   bool enter() {
-    if (++depth_ > kMaxDepth) throw Error("E210", name_ + " nests deeper than " + std::to_string(kMaxDepth) + " levels");
+    if (++depth_ > kMaxDepth) throw Error("E220", name_ + " nests deeper than " + std::to_string(kMaxDepth) + " levels");
     return true;
   }
   bool close() {
@@ -130,8 +130,8 @@ class Reader : public nlohmann::json_sax<Json> {
     return true;
   }
   bool open(Json v) {
-    if (mode_ == Mode::kVocab) throw Error("E210", "model.vocab[" + spelled(key_) + "] is no integer");
-    if (mode_ == Mode::kMerges) throw Error("E210", merge_name() + " is neither a string nor a pair of strings");
+    if (mode_ == Mode::kVocab) throw Error("E220", "model.vocab[" + spelled(key_) + "] is no integer");
+    if (mode_ == Mode::kMerges) throw Error("E220", merge_name() + " is neither a string nor a pair of strings");
     enter();
     if (mode_ == Mode::kSkip) return true;
     std::string key = key_;
@@ -142,8 +142,8 @@ class Reader : public nlohmann::json_sax<Json> {
   }
   bool value(Json v) {
     if (mode_ == Mode::kSkip) return true;
-    if (mode_ == Mode::kVocab) throw Error("E210", "model.vocab[" + spelled(key_) + "] is " + v.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 40) + ", expected an integer");
-    if (mode_ == Mode::kMerges) throw Error("E210", merge_name() + " is neither a string nor a pair of strings");
+    if (mode_ == Mode::kVocab) throw Error("E220", "model.vocab[" + spelled(key_) + "] is " + v.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 40) + ", expected an integer");
+    if (mode_ == Mode::kMerges) throw Error("E220", merge_name() + " is neither a string nor a pair of strings");
     place(std::move(v));
     return true;
   }
@@ -154,12 +154,12 @@ class Reader : public nlohmann::json_sax<Json> {
       parent.push_back(std::move(v));
       return parent.back();
     }
-    if (parent.size() >= kMaxKeys) throw Error("E210", name_ + " has an object of more than " + std::to_string(kMaxKeys) + " keys outside model.vocab");
+    if (parent.size() >= kMaxKeys) throw Error("E220", name_ + " has an object of more than " + std::to_string(kMaxKeys) + " keys outside model.vocab");
     return parent[key_] = std::move(v);
   }
   bool token(std::int64_t id) {
     if (id < 0 || id > Vocab::kMaxId)
-      throw Error("E210", "model.vocab[" + spelled(key_) + "] has the id " + (id < 0 ? std::to_string(id) : "above " + std::to_string(Vocab::kMaxId)) +
+      throw Error("E220", "model.vocab[" + spelled(key_) + "] has the id " + (id < 0 ? std::to_string(id) : "above " + std::to_string(Vocab::kMaxId)) +
                               ", expected 0 to " + std::to_string(Vocab::kMaxId));
     vocab_.add(key_, static_cast<std::int32_t>(id));
     return true;
@@ -172,7 +172,7 @@ class Reader : public nlohmann::json_sax<Json> {
     if (merges_.items.empty() && v.starts_with("#version")) return true;
     const std::size_t space = v.find(' ');
     if (space == std::string::npos || v.find(' ', space + 1) != std::string::npos)
-      throw Error("E210", merge_name() + " is " + spelled(v) + ", expected two tokens and one space between them");
+      throw Error("E220", merge_name() + " is " + spelled(v) + ", expected two tokens and one space between them");
     merges_.add(std::string_view(v).substr(0, space), std::string_view(v).substr(space + 1));
     return true;
   }
@@ -192,9 +192,9 @@ std::unique_ptr<TokenModel> make_model(const Json& json, const Reader& reader, c
   const JsonFields f(json, "model");
   const std::string type = f.string("type", "BPE");
   if (type != "BPE")
-    throw Error("E210", "model.type is \"" + type + "\"; qengine reads BPE").hint("convert the tokenizer to a BPE tokenizer.json, or use a GGUF file of the model");
-  if (!reader.has_vocab) throw Error("E210", "model.vocab is missing");
-  if (!reader.has_merges) throw Error("E210", "model.merges is missing");
+    throw Error("E220", "model.type is \"" + type + "\"; qengine reads BPE").hint("convert the tokenizer to a BPE tokenizer.json, or use a GGUF file of the model");
+  if (!reader.has_vocab) throw Error("E220", "model.vocab is missing");
+  if (!reader.has_merges) throw Error("E220", "model.merges is missing");
   BpeOptions o;
   o.byte_fallback = f.boolean("byte_fallback", false);
   o.fuse_unk = f.boolean("fuse_unk", false);
@@ -203,7 +203,7 @@ std::unique_ptr<TokenModel> make_model(const Json& json, const Reader& reader, c
   o.suffix = f.string("end_of_word_suffix", "");
   if (const std::string unk = f.string("unk_token", ""); !unk.empty()) {
     const std::int32_t id = vocab.find(unk);
-    if (id == Vocab::kNone) throw Error("E210", "model.unk_token is " + spelled(unk) + ", which is not in model.vocab");
+    if (id == Vocab::kNone) throw Error("E220", "model.unk_token is " + spelled(unk) + ", which is not in model.vocab");
     o.unk = id;
   }
   MergeTable merges;
@@ -221,7 +221,7 @@ std::unique_ptr<TokenModel> make_model(const Json& json, const Reader& reader, c
     const std::int32_t id = vocab.find(whole);
     if (l == Vocab::kNone || r == Vocab::kNone || id == Vocab::kNone) {
       const std::string_view missing = l == Vocab::kNone ? left : r == Vocab::kNone ? right : whole;
-      throw Error("E210", "model.merges[" + std::to_string(i) + "] joins " + spelled(left) + " and " + spelled(right) + ", but " + spelled(missing) + " is not in model.vocab")
+      throw Error("E220", "model.merges[" + std::to_string(i) + "] joins " + spelled(left) + " and " + spelled(right) + ", but " + spelled(missing) + " is not in model.vocab")
           .hint("the file is damaged, or its vocabulary was cut without its merges");
     }
     merges.add(l, r, {static_cast<std::int32_t>(i), id});
@@ -231,7 +231,7 @@ std::unique_ptr<TokenModel> make_model(const Json& json, const Reader& reader, c
 
 void read_added_tokens(const Json& json, TokenizerParts& parts) {
   if (json.is_null()) return;
-  if (!json.is_array()) throw Error("E210", "added_tokens is no array");
+  if (!json.is_array()) throw Error("E220", "added_tokens is no array");
   for (std::size_t i = 0; i < json.size(); ++i) {
     const JsonFields f(json[i], "added_tokens[" + std::to_string(i) + "]");
     AddedToken t;
@@ -239,7 +239,7 @@ void read_added_tokens(const Json& json, TokenizerParts& parts) {
     f.require("id");
     const std::int64_t id = f.integer("id", 0);
     if (id < 0 || id > Vocab::kMaxId)
-      throw Error("E210", f.path("id") + " is " + std::to_string(id) + " for " + spelled(t.content) + ", expected 0 to " + std::to_string(Vocab::kMaxId));
+      throw Error("E220", f.path("id") + " is " + std::to_string(id) + " for " + spelled(t.content) + ", expected 0 to " + std::to_string(Vocab::kMaxId));
     t.id = static_cast<std::int32_t>(id);
     t.special = f.boolean("special", false);
     t.normalized = f.boolean("normalized", !t.special);
@@ -255,7 +255,7 @@ void read_added_tokens(const Json& json, TokenizerParts& parts) {
 
 std::int32_t special_id(const TokenizerParts& parts, const std::string& token, const std::string& where) {
   const std::int32_t id = parts.vocab->find(token);
-  if (id == Vocab::kNone) throw Error("E210", where + " names the token " + spelled(token) + ", which does not exist");
+  if (id == Vocab::kNone) throw Error("E220", where + " names the token " + spelled(token) + ", which does not exist");
   return id;
 }
 
@@ -278,18 +278,18 @@ void read_post_processor(const Json& json, const std::string& where, TokenizerPa
         auto& to = behind ? after : before;
         for (const Json& id : entry.array("ids")) {
           if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() > Vocab::kMaxId)
-            throw Error("E210", entry.path("ids") + " holds something that is no token id");
+            throw Error("E220", entry.path("ids") + " holds something that is no token id");
           to.push_back(id.get<std::int32_t>());
         }
       } else if (const Json* sequence = item.find("Sequence")) {
         if (JsonFields(*sequence, item.path("Sequence")).string("id") != "A" || behind)
-          throw Error("E210", item.path("Sequence") + " is not the one text of a single template (A)");
+          throw Error("E220", item.path("Sequence") + " is not the one text of a single template (A)");
         behind = true;
       } else {
-        throw Error("E210", item.where() + " is neither a SpecialToken nor a Sequence");
+        throw Error("E220", item.where() + " is neither a SpecialToken nor a Sequence");
       }
     }
-    if (!behind) throw Error("E210", f.path("single") + " has no Sequence A");
+    if (!behind) throw Error("E220", f.path("single") + " has no Sequence A");
   } else if (type == "RobertaProcessing" || type == "BertProcessing") {
     const auto token = [&](const char* key) {
       const Json& pair = f.array(key);
@@ -302,7 +302,7 @@ void read_post_processor(const Json& json, const std::string& where, TokenizerPa
     const Json& list = f.array("processors");
     for (std::size_t i = 0; i < list.size(); ++i) read_post_processor(list[i], where + ".processors[" + std::to_string(i) + "]", parts);
   } else {
-    throw Error("E210", where + ".type is \"" + type + "\", which is not a known post-processor")
+    throw Error("E220", where + ".type is \"" + type + "\", which is not a known post-processor")
         .from("known: TemplateProcessing ByteLevel RobertaProcessing BertProcessing Sequence");
   }
   parts.prefix.insert(parts.prefix.begin(), before.begin(), before.end());
@@ -322,10 +322,10 @@ TokenizerParts parse(const std::string& text, const std::string& name, bool& has
   Reader reader(name, *parts.vocab, merges);
   Json::sax_parse(text, &reader);
   const Json& root = reader.root;
-  if (!root.is_object()) throw Error("E210", name + " is not a JSON object");
+  if (!root.is_object()) throw Error("E220", name + " is not a JSON object");
   const JsonFields f(root, "tokenizer");
   if (const Json* version = f.find("version"); version && *version != "1.0") f.reject("version", *version, "\"1.0\"");
-  if (!f.find("model")) throw Error("E210", name + " has no model");
+  if (!f.find("model")) throw Error("E220", name + " has no model");
   parts.model = make_model(at(root, "model"), reader, *parts.vocab, merges);
   read_added_tokens(at(root, "added_tokens"), parts);
   parts.normalizer = make_normalizer(at(root, "normalizer"));
@@ -336,7 +336,7 @@ TokenizerParts parse(const std::string& text, const std::string& name, bool& has
   if (has_post_processor) read_post_processor(post, "post_processor", parts);
   for (const auto* list : {&parts.prefix, &parts.suffix})
     for (const std::int32_t id : *list)
-      if (!parts.vocab->has(id)) throw Error("E210", "post_processor adds the id " + std::to_string(id) + ", which no token has");
+      if (!parts.vocab->has(id)) throw Error("E220", "post_processor adds the id " + std::to_string(id) + ", which no token has");
   return parts;
 }
 
@@ -360,9 +360,9 @@ nlohmann::json read_side_file(const fs::path& path) {
     try {
       json = nlohmann::json::parse(*text);
     } catch (const nlohmann::json::exception& e) {
-      throw Error("E210", path.filename().string() + " is not valid JSON").from(std::string(e.what()).substr(0, 200));
+      throw Error("E220", path.filename().string() + " is not valid JSON").from(std::string(e.what()).substr(0, 200));
     }
-    if (!json.is_object()) throw Error("E210", path.filename().string() + " is not a JSON object");
+    if (!json.is_object()) throw Error("E220", path.filename().string() + " is not a JSON object");
     return json;
   });
 }
@@ -406,7 +406,7 @@ void read_templates(const fs::path& folder, const nlohmann::json& config, Tokeni
           put(item["name"].get<std::string>(), item["template"].get<std::string>());
       return;
     }
-    throw Error("E210", "chat_template is neither a string nor a list of {name, template}").in(file.string());
+    throw Error("E220", "chat_template is neither a string nor a list of {name, template}").in(file.string());
   };
   from(config, folder / "tokenizer_config.json");
   from(read_side_file(folder / "chat_template.json"), folder / "chat_template.json");
@@ -423,7 +423,7 @@ TokenizerParts read_tokenizer_json(const fs::path& folder) {
   const fs::path file = folder / "tokenizer.json";
   const auto text = read_file(file);
   if (!text) {
-    Error e("E210", "no tokenizer.json in " + folder.string());
+    Error e("E220", "no tokenizer.json in " + folder.string());
     if (fs::exists(folder / "tokenizer.model"))
       throw e.from("there is a tokenizer.model (SentencePiece)").hint("save the tokenizer as tokenizer.json with the library that made it, or use a GGUF file of the model");
     throw e.hint("copy tokenizer.json and tokenizer_config.json of the model into the folder, or name another with --tokenizer");

@@ -47,7 +47,7 @@ TEST(Regex, BadPatternsAreNamed) {
       Regex r{std::string(bad)};
       FAIL() << bad;
     } catch (const Error& e) {
-      EXPECT_EQ(e.code(), "E210");
+      EXPECT_EQ(e.code(), "E220");
       EXPECT_NE(e.message().find(bad), std::string::npos) << e.what();
     }
   }

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <random>
 
 #include "core/tokenizer/unicode.hpp"
@@ -11,6 +11,9 @@
 
 namespace qengine {
 namespace {
+
+// Processor time of this test alone, so that a busy machine does not matter.
+double seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 std::string random_text(std::mt19937& rng, std::size_t characters) {
   std::string s;
@@ -121,10 +124,9 @@ TEST(Tokenizer, AMegabyteTakesLessThanASecond) {
   for (const auto& folder : {llama, byte_level}) {
     const auto tokenizer = Tokenizer::load(folder);
     for (const std::string& text : {words, letters, std::string(kSize, ' '), std::string(kSize, 'a'), std::string(kSize, '\n'), std::string(kSize, '<'), random_text(rng, kSize / 3)}) {
-      const auto before = std::chrono::steady_clock::now();
+      const double before = seconds();
       const auto ids = tokenizer->encode(text, false);
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - before;
-      EXPECT_LT(taken.count(), 1.0) << folder << " '" << text.substr(0, 8) << "' " << ids.size() << " ids";
+      EXPECT_LT(seconds() - before, 1.0) << folder << " '" << text.substr(0, 8) << "' " << ids.size() << " ids";
       EXPECT_FALSE(ids.empty());
     }
   }
@@ -133,12 +135,12 @@ TEST(Tokenizer, AMegabyteTakesLessThanASecond) {
 TEST(SmolLm2, LoadsInMilliseconds) {
   const auto file = test::smollm2();
   if (file.empty()) GTEST_SKIP() << "no SmolLM2 file here";
-  const auto before = std::chrono::steady_clock::now();
+  const double before = seconds();
   const auto tokenizer = Tokenizer::load(file);
-  const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - before;
+  const double taken = seconds() - before;
   EXPECT_EQ(tokenizer->size(), 49152);
 #ifndef __SANITIZE_ADDRESS__
-  EXPECT_LT(taken.count(), 150) << "25 ms on the machine this was written on";
+  EXPECT_LT(taken, 0.04);
 #endif
   EXPECT_EQ(tokenizer->bos(), 1);
   EXPECT_EQ(tokenizer->encode("Hi", true), tokenizer->encode("Hi", false));  // add_bos_token is false
