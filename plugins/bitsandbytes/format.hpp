@@ -44,7 +44,7 @@ inline constexpr float kNf4[16] = {-1.0f, -0.6961928009986877f, -0.5250730514526
                                    -0.09105003625154495f, 0.0f, 0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,
                                    0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f};
 inline constexpr float kFp4Magnitude[8] = {0.0f, 0.0625f / 12, 8.0f / 12, 1.0f, 4.0f / 12, 6.0f / 12, 2.0f / 12, 3.0f / 12};
-inline constexpr float fp4_value(std::uint32_t c) { return c & 8 ? -kFp4Magnitude[c & 7] : kFp4Magnitude[c & 7]; }
+inline constexpr float fp4_value(std::uint32_t c) { return c > 8 ? -kFp4Magnitude[c & 7] : kFp4Magnitude[c & 7]; }  // code 8 is +0 too
 
 template <Kind kKind>
 struct Four {
