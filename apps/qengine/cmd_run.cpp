@@ -135,7 +135,7 @@ int run(const Invocation& in) {
   const std::vector<std::string> asked = texts(in);
 
   EngineOptions options = engine_options(in);
-  options.need_tokenizer = !asked.empty() || in.values.flag("chat") || in.values.has("tokenizer") || !in.values.list("stop").empty();
+  options.need_tokenizer = true;  // an answer is text
   const auto engine = load_engine(in, options);
   if (in.values.given("quantization") && !json) note(in, engine->format().choice());  // what the name became
   const SamplingParams sampling = sampling_params(in, engine->checkpoint());
