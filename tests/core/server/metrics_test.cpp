@@ -6,7 +6,7 @@ namespace qengine::server {
 namespace {
 
 TEST(Metrics, HistogramsAreCumulativeAndLabelsEscaped) {
-  Metrics m({{"model_name", "a\"b\\c"}});
+  Metrics m(Labels{{"model_name", "a\"b\\c"}});
   Histogram& h = m.histogram("vllm:x_seconds", "help", {1, 2.5}, {});
   h.observe(1);    // on the edge: counted below it
   h.observe(2);
@@ -21,7 +21,7 @@ TEST(Metrics, HistogramsAreCumulativeAndLabelsEscaped) {
 }
 
 TEST(Metrics, TheSameNameAndLabelsAreOneSeries) {
-  Metrics m({});
+  Metrics m(Labels{});
   m.counter("a", "h", {{"r", "1"}}).add(2);
   m.counter("a", "h", {{"r", "1"}}).add(3);
   m.counter("a", "h", {{"r", "2"}}).add();
