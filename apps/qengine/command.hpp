@@ -51,7 +51,7 @@ const std::vector<const Command*>& all_commands();
 
 // ---- stdout ----------------------------------------------------------------------------------------
 
-// Writes to stdout and flushes when it is a terminal. When the reader has gone, ends the program
+// Writes to stdout at once: whoever reads may be waiting for the next word. When the reader has gone, ends the program
 // quietly with exit code 0; any other failure throws.
 void print(std::string_view text);
 // {"schema":"qengine.COMMAND/1","version":...,"build":{...}}, to be filled and given to print_json.
@@ -66,11 +66,11 @@ int terminal_width(int fd);
 // One line to stderr, for progress and timings; nothing under --quiet.
 void note(const Invocation& in, std::string_view line);
 
-// Progress of a long step: a bar on a terminal once it has taken a second, else a line every 10 %,
-// nothing under --quiet, --json or --no-progress.
+// Progress of a long step: a bar on a terminal once it has taken a second, else a line every 10 %
+// (unless `lines` is false), nothing under --quiet, --json or --no-progress.
 class Progress {
  public:
-  Progress(const Invocation& in, std::string what);
+  Progress(const Invocation& in, std::string what, bool lines = true);
   ~Progress();
   void at(double fraction, std::string_view detail = {});  // 0..1, from any one thread at a time
   void done();

@@ -4,7 +4,6 @@
 namespace qengine {
 
 extern const Command run_command;
-extern const Command serve_command;
 extern const Command inspect_command;
 extern const Command tokenize_command;
 extern const Command eval_logits_command;
@@ -21,7 +20,6 @@ extern const Command version_command;
 const std::vector<const Command*>& all_commands() {
   static const std::vector<const Command*> commands{
       &run_command,
-      &serve_command,
       &inspect_command,
       &tokenize_command,
       &eval_logits_command,

@@ -33,8 +33,7 @@ void on_stop(int signal) {
 // ---- stdout ----------------------------------------------------------------------------------------
 
 void print(std::string_view text) {
-  static const bool terminal = isatty(STDOUT_FILENO);
-  const bool ok = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && (!terminal || std::fflush(stdout) == 0);
+  const bool ok = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   if (ok) return;
   if (errno == EPIPE) _exit(0);
   throw Error("E000", std::string("cannot write to stdout: ") + std::strerror(errno));
@@ -76,13 +75,13 @@ void note(const Invocation& in, std::string_view line) {
 
 struct Progress::State {
   std::string what;
-  bool on, bar, shown = false;
+  bool on, bar, lines, shown = false;
   int tenth = 0;
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now(), last{};
 };
 
-Progress::Progress(const Invocation& in, std::string what)
-    : state_(new State{std::move(what), !in.quiet() && !in.json() && in.values.flag("progress"), stderr_is_terminal()}) {}
+Progress::Progress(const Invocation& in, std::string what, bool lines)
+    : state_(new State{std::move(what), !in.quiet() && !in.json() && in.values.flag("progress"), stderr_is_terminal(), lines}) {}
 
 Progress::~Progress() {
   done();
@@ -105,7 +104,7 @@ void Progress::at(double fraction, std::string_view detail) {
                  std::min(room, static_cast<int>(detail.size())), detail.data());
     std::fflush(stderr);
     s.shown = true;
-  } else if (const int tenth = static_cast<int>(fraction * 10); tenth > s.tenth) {
+  } else if (const int tenth = static_cast<int>(fraction * 10); s.lines && tenth > s.tenth) {
     s.tenth = tenth;
     std::fprintf(stderr, "%s: %d %%\n", s.what.c_str(), tenth * 10);
   }

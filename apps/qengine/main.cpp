@@ -2,11 +2,13 @@
 //
 // Exit codes: 0 done, 1 our own fault, 2 usage or configuration (E1xx), 3 checkpoint (E2xx),
 // 4 plugin (E3xx), 5 device or memory (E4xx), 6 a gate failed, 7 network (E5xx), 130 and 143 signals.
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <new>
 
 #include "apps/qengine/command.hpp"
@@ -33,6 +35,10 @@ void show(const Error& e) {
 
 std::vector<const SettingGroup*> groups_of(const Command& c) {
   std::vector<const SettingGroup*> groups = c.groups;
+  const bool own_output = std::any_of(groups.begin(), groups.end(), [](const SettingGroup* g) {
+    return std::any_of(g->settings.begin(), g->settings.end(), [](const Setting& s) { return std::string_view(s.name) == "output"; });
+  });
+  if (!own_output) groups.push_back(&result_settings());
   groups.push_back(&output_settings());
   groups.push_back(&general_settings());
   return groups;
@@ -85,7 +91,8 @@ void print_command_help(const Command& command) {
   if (!command.usage.empty()) out += std::string("\n") + (c ? "\033[1m" : "") + "Usage" + (c ? "\033[0m" : "") + "\n";
   for (const char* u : command.usage) out += std::string("  qengine ") + command.name + " " + u + "\n";
   if (*command.details) out += std::string("\n") + command.details + "\n";
-  print(out + help_text(groups_of(command), command.defaults, terminal_width(STDOUT_FILENO), c));
+  print(out + help_text(groups_of(command), command.defaults, terminal_width(STDOUT_FILENO), c) +
+        "\nIn the environment QENGINE_LOG_LEVEL stands for --log-level, and so on (qengine help config).\n");
 }
 
 [[noreturn]] void unknown_command(const std::string& word) {
@@ -110,7 +117,8 @@ int help(std::vector<std::string> words) {
   unknown_command(name);
 }
 
-int run_command(const Command& command, std::vector<std::string> args) {
+// `environment` false: neither variables nor a profile count.
+int run_command(const Command& command, std::vector<std::string> args, bool environment = true) {
   CommandLineSpec spec{command.name, groups_of(command), command.defaults, {}, command.positional, command.max_words};
   std::vector<const SettingGroup*> any;
   for (const Command* c : all_commands())
@@ -125,12 +133,15 @@ int run_command(const Command& command, std::vector<std::string> args) {
     if (a == "--") break;
     if (a == "--help" || a == "-h") return print_command_help(command), 0;
   }
-  const Arguments arguments = resolve(spec, args, qengine_environment(), any);
+  const Arguments arguments = resolve(spec, args, environment ? qengine_environment() : std::map<std::string, std::string>(), any);
   const Values& values = arguments.values;
   set_log_level(values.flag("quiet") && !values.given("log-level") ? "error" : values.text("log-level"));
   set_log_json(values.text("log-format") == "json");
   for (const std::string& notice : arguments.notices) log("config").warn("{}", notice);
   if (values.flag("print-config")) return print(print_config(spec, arguments)), 0;
+  if (values.has("output") && values.at("output").setting == &result_settings().settings[0])
+    if (const std::string file = values.text("output"); !std::freopen(file.c_str(), "w", stdout))
+      throw Error("E108", "cannot write " + file + ": " + std::strerror(errno));
   return command.run({command, values, arguments.profile, arguments.words});
 }
 
@@ -138,11 +149,11 @@ int dispatch(std::vector<std::string> args) {
   if (args.empty() && isatty(STDIN_FILENO)) return print_top_help(), 0;
   const std::string first = args.empty() ? "-" : args[0];
   const auto rest = [&](std::size_t n) { return std::vector<std::string>(args.begin() + std::min(n, args.size()), args.end()); };
-  if (first == "--version" || first == "-V") return run_command(*find("version"), rest(1));
+  if (first == "--version" || first == "-V") return run_command(*find("version"), rest(1), false);
   if (first == "--help" || first == "-h") return print_top_help(), 0;
   if (first == "help") return help(rest(1));
   if (first.starts_with('-')) {
-    if (std::find(args.begin(), args.end(), "--version") != args.end()) return run_command(*find("version"), {"--json"});
+    if (std::find(args.begin(), args.end(), "--version") != args.end()) return run_command(*find("version"), std::find(args.begin(), args.end(), "--json") == args.end() ? std::vector<std::string>() : std::vector<std::string>{"--json"}, false);
     const Command* run = find("run");
     return run_command(run ? *run : *find("version"), args);
   }
@@ -164,13 +175,13 @@ int main(int argc, char** argv) {
   using namespace qengine;
   install_stop_handlers();
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  alignas(16) static char stack[64 * 1024];  // the ordinary one may be what ran out
+  const stack_t alternate{.ss_sp = stack, .ss_flags = 0, .ss_size = sizeof stack};
+  sigaltstack(&alternate, nullptr);
   install_crash_handler();  // the sanitizers say more
 #endif
   try {
-    const int code = dispatch({argv + 1, argv + argc});
-    print("");  // whatever stdio still holds must arrive, or be reported
-    if (std::fflush(stdout) != 0 && errno != EPIPE) throw Error("E000", "cannot write to stdout");
-    return code;
+    return dispatch({argv + 1, argv + argc});
   } catch (const Error& e) {
     show(e);
     return e.exit_code();

@@ -117,6 +117,10 @@ class Resolver {
           arguments_.notices.push_back("--" + name + " has no meaning here and is ignored");
           continue;
         }
+        if (name.starts_with("no-") && vllm_flag(name.substr(3))) {  // turns off what is not there
+          arguments_.notices.push_back("--" + name + " has no meaning here and is ignored");
+          continue;
+        }
         unknown(name, typed);
       }
       if (s->kind == Kind::kBool) {

@@ -102,8 +102,10 @@ std::string help_text(std::span<const SettingGroup* const> groups,
   constexpr std::size_t kColumn = 30;
   const std::size_t room = std::max<std::size_t>(40, width - kColumn);
   std::string out;
+  std::string_view title;
   for (const SettingGroup* g : groups) {
-    out += std::string("\n") + (colour ? "\033[1m" : "") + g->title + (colour ? "\033[0m" : "") + "\n";
+    if (title != g->title) out += std::string("\n") + (colour ? "\033[1m" : "") + g->title + (colour ? "\033[0m" : "") + "\n";
+    title = g->title;
     for (const Setting& s : g->settings) {
       if (s.hidden) continue;
       const std::string fallback = default_of(s, defaults);
@@ -121,7 +123,7 @@ std::string print_config(const CommandLineSpec& spec, const Arguments& arguments
   std::string out = "# effective configuration of qengine " + spec.command + "\nschema = 1\n";
   const auto source = [](const Value& v) -> std::string {
     switch (v.origin) {
-      case Origin::kFlag: return "flag " + v.where;
+      case Origin::kFlag: return v.where.starts_with("--") ? "flag " + v.where : v.where;
       case Origin::kEnvironment: return "env " + v.where;
       case Origin::kProfile: return v.where;
       default: return "default";

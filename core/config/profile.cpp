@@ -13,6 +13,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/nearest.hpp"
+#include "core/base/toml_depth.hpp"
 
 namespace qengine {
 namespace {
@@ -261,6 +262,8 @@ class Reader {
 }  // namespace
 
 Profile parse_profile(std::string_view text, const std::string& name, const fs::path& folder) {
+  if (const int line = line_of_deep_toml_key(text))
+    throw Error("E102", name + ":" + std::to_string(line) + ":1: the key is nested too deeply").hint("qengine help config lists the keys");
   try {
     const toml::table root = toml::parse(text, std::string_view(name));
     return Reader(name, folder).read(root);

@@ -68,6 +68,7 @@ const Setting* setting_of_key(std::string_view key);  // "engine.block_size"
 // settings_*.cpp
 const SettingGroup& general_settings();   // help, version, config, print-config
 const SettingGroup& output_settings();    // json, quiet, log-level ...
+const SettingGroup& result_settings();    // output: of commands that have no --output of their own
 const SettingGroup& model_settings();     // which model, in which format
 const SettingGroup& plugin_settings();    // where plugins come from
 const SettingGroup& engine_settings();    // device, memory, batching

@@ -33,8 +33,6 @@ const SettingGroup& model_settings() {
            .help = "8-bit activations: as the checkpoint says, none, or per token"},
           {.name = "quantize-lm-head", .kind = Kind::kChoice, .value = "fp8|int8", .key = "model.quantize_lm_head",
            .reload = Reload::kSwap, .help = "quantize the output head too"},
-          {.name = "quantization-config", .value = "JSON", .key = "model.quantization_config", .reload = Reload::kSwap,
-           .help = "options of --quantization online, as another engine writes them", .hidden = true, .wave = 2},
           {.name = "exact", .kind = Kind::kBool, .fallback = "false", .key = "engine.exact", .reload = Reload::kSwap,
            .help = "float32 arithmetic on the dequantized weights"},
           {.name = "fallback", .kind = Kind::kChoice, .value = "error|warn|allow", .fallback = "warn",

@@ -17,6 +17,15 @@ const SettingGroup& general_settings() {
   return group;
 }
 
+const SettingGroup& result_settings() {
+  static const SettingGroup group{
+      "Output",
+      {
+          {.name = "output", .kind = Kind::kPath, .value = "FILE", .shown = "stdout", .help = "where the result goes"},
+      }};
+  return group;
+}
+
 const SettingGroup& output_settings() {
   static const SettingGroup group{
       "Output",

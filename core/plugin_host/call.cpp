@@ -7,7 +7,7 @@
 
 namespace qengine {
 
-constinit thread_local const Call* current_call = nullptr;
+thread_local const Call* current_call = nullptr;
 
 namespace {
 

@@ -13,6 +13,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/nearest.hpp"
+#include "core/base/toml_depth.hpp"
 
 namespace qengine {
 namespace {
@@ -240,6 +241,7 @@ int compare_versions(std::string_view a, std::string_view b) {
 
 Manifest parse_manifest(std::string_view text, const std::string& name) {
   if (text.size() > kMaxManifest) throw Error("E306", name + " is larger than 64 KiB");
+  if (const int line = line_of_deep_toml_key(text)) throw Error("E306", name + ":" + std::to_string(line) + ":1: the key is nested too deeply");
   toml::table root;
   try {
     root = toml::parse(text, std::string_view(name));

@@ -43,12 +43,12 @@ std::string refusal(std::vector<std::string> args, std::map<std::string, std::st
 }
 
 TEST(CommandLine, ReadsEveryFormOfAFlag) {
-  const Values v = parse({"m.gguf", "--max_num_seqs", "8", "--block-size=1K", "--exact", "--no-enable-prefix-caching", "-q", "awq", "-tp", "1",
+  const Values v = parse({"m.gguf", "--max_num_seqs", "8", "--max-num-batched-tokens=1K", "--exact", "--no-enable-prefix-caching", "-q", "awq", "-tp", "1",
                           "--prompt", "--a_b, c", "--prompt=two", "--stop", "", "--max-model-len", "-1", "--kv_cache_memory_bytes=1GiB", "-v"})
                        .values;
   EXPECT_EQ(v.text("model"), "m.gguf");
   EXPECT_EQ(v.integer("max-num-seqs"), 8);
-  EXPECT_EQ(v.integer("block-size"), 1024);
+  EXPECT_EQ(v.integer("max-num-batched-tokens"), 1024);
   EXPECT_TRUE(v.flag("exact"));
   EXPECT_FALSE(v.flag("enable-prefix-caching"));
   EXPECT_EQ(v.text("quantization"), "awq");
@@ -93,15 +93,15 @@ TEST(CommandLine, FlagsOfVllmPassOrSayWhatReplacesThem) {
             "E106 --linear-backend is a vLLM flag that qengine does not have\n  hint  kernels belong to plugins: --plugin-opt awq_marlin.kernel=NAME, "
             "names in qengine plugin info awq_marlin");
   const Arguments a = parse({"--trust-remote-code", "--tokenizer-mode", "auto", "--swap-space", "4", "--disable-log-requests",
-                             "--distributed-executor-backend", "mp", "m"});
-  EXPECT_EQ(a.notices.size(), 5u);
+                             "--distributed-executor-backend", "mp", "--no-enable-lora", "m"});
+  EXPECT_EQ(a.notices.size(), 6u);
   EXPECT_EQ(a.values.text("model"), "m");
 }
 
 TEST(CommandLine, FlagBeatsEnvironmentBeatsProfileBeatsDefault) {
   const auto file = std::filesystem::path(::testing::TempDir()) / ("precedence" + std::to_string(getpid()) + ".toml");
-  std::ofstream(file) << "schema = 1\n[engine]\nblock_size = 8\nseed = 8\nmax_num_seqs = 8\n[model]\nserved_model_name = [\"a\", \"b\"]\n";
-  const Values v = parse({"--config", file.string(), "--block-size", "32"}, {{"QENGINE_BLOCK_SIZE", "16"}, {"QENGINE_SEED", "16"}}).values;
+  std::ofstream(file) << "schema = 1\n[engine]\nblock_size = 48\nseed = 8\nmax_num_seqs = 8\n[model]\nserved_model_name = [\"a\", \"b\"]\n";
+  const Values v = parse({"--config", file.string(), "--block-size", "32"}, {{"QENGINE_BLOCK_SIZE", "64"}, {"QENGINE_SEED", "16"}}).values;
   EXPECT_EQ(v.integer("block-size"), 32);
   EXPECT_EQ(v.at("block-size").origin, Origin::kFlag);
   EXPECT_EQ(v.integer("seed"), 16);

@@ -100,6 +100,10 @@ TEST(Profile, WhatIsNoTomlIsRefusedWithLineAndColumn) {
   EXPECT_EQ(refusal("schema = 1\n[[quant.override]]\nmatch = \"a\"\n"), "E102 q.toml:2:1: [[quant.override]] has no plugin");
   EXPECT_EQ(refusal("\xff\xfe").substr(0, 12), "E102 q.toml:");
   EXPECT_EQ(refusal(""), "accepted");
+  std::string deep = "schema = 1\na";
+  for (int i = 0; i < 100'000; ++i) deep += ".a";
+  EXPECT_EQ(refusal(deep + " = 1").substr(0, 46), "E102 q.toml:2:1: the key is nested too deeply\n");
+  EXPECT_EQ(refusal("schema = 1\nx = " + std::string(100'000, '[')).substr(0, 14), "E102 q.toml:2:");
 }
 
 }  // namespace
