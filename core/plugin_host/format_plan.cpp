@@ -255,21 +255,29 @@ class Planner {
 
   void prepare_layers() {
     s_.layers = layer_specs(s_.config);
-    if (!s_.has_tensors()) return;
+    const auto own_table = [&] {  // lookups and head are two matrices
+      const LayerSpec& head = s_.layers.back();
+      LayerSpec table{"model.embed_tokens", -1, head.k, {{QE_ROLE_EMBED, "model.embed_tokens", head.parts[0].n, false}}};
+      s_.layers.insert(s_.layers.end() - 1, std::move(table));
+    };
+    const bool new_head = s_.config.tied && !s_.options.quantize_lm_head.empty();  // made from the table, which stays as it is
+    if (!s_.has_tensors()) {
+      if (new_head) own_table();
+      return;
+    }
     const Checkpoint& c = *s_.checkpoint;
 
     if (s_.config.tied) {
       const std::string embed = "model.embed_tokens";
-      LayerSpec& head = s_.layers.back();
       bool own_head = false;
       for (const std::string& t : tensors_of("lm_head")) own_head |= t != "lm_head.weight" && t != "lm_head.bias";
       const Tensor* copy = c.find("lm_head.weight");
+      if (new_head && !own_head && !tensors_of(embed).empty()) own_table();
       if (tensors_of(embed).empty() && (copy || own_head)) {
-        head.parts[0].name = "lm_head";
+        s_.layers.back().parts[0].name = "lm_head";
       } else if (own_head) {  // tied in the unquantized model; here the head has codes and scales of its own
-        head.parts[0].name = "lm_head";
-        LayerSpec table{embed, -1, head.k, {{QE_ROLE_EMBED, embed, head.parts[0].n, false}}};
-        s_.layers.insert(s_.layers.end() - 1, std::move(table));
+        s_.layers.back().parts[0].name = "lm_head";
+        own_table();
       } else if (copy) {
         ledger_.used.insert(copy->name);
         const Tensor* table = c.find(embed + ".weight");
