@@ -75,8 +75,8 @@ struct IntFormat {
   static std::int64_t columns(const Source& s) { return s.order.empty() ? s.k : static_cast<std::int64_t>(s.order.size()); }
   static std::int64_t input(const Source& s, std::int64_t column) { return s.order[column]; }
 
-  static void unpack(const Source& s, std::int64_t n, std::int64_t k0, int count, std::uint8_t* out) {
-    with_bits(s, [&]<int B>() { s.template unpack<B>(n, k0, count, out); });
+  static void unpack_rows(const Source& s, std::int64_t n, int rows, std::int64_t k0, std::int64_t count, std::uint8_t* out, std::int64_t ld) {
+    with_bits(s, [&]<int B>() { s.template unpack<B>(n, rows, k0, count, out, ld); });
   }
 
  private:

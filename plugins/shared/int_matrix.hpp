@@ -65,7 +65,9 @@ struct IntMatrix {
 
   qe::Activation activation;  // what the scheme does to the inputs, when it is asked to
 
-  std::int64_t group_of(std::int64_t kk) const { return g_idx.empty() ? kk / group_size : g_idx[kk]; }
+  std::int64_t group_of(std::int64_t kk) const {  // 32-bit division: this runs once a record
+    return g_idx.empty() ? static_cast<std::uint32_t>(kk) / static_cast<std::uint32_t>(group_size) : g_idx[kk];
+  }
 
   template <int Bits>
   std::uint32_t code(std::int64_t row, std::int64_t kk) const {
@@ -86,19 +88,17 @@ struct IntMatrix {
     return 0;
   }
 
-  // Codes [k0, k0 + count) of a row. The layout is asked once, not for each code.
+  // Codes [k0, k0 + count) of rows [row, row + rows), `ld` bytes apart in `out`. Rows of most layouts share cache
+  // lines, so several at once are read in one pass.
   template <int Bits>
-  void unpack(std::int64_t row, std::int64_t k0, int count, std::uint8_t* out) const {
-    if (codes == Codes::kRows && q.packing == Packing::kStream) return unpack_stream<Bits>(row, k0, count, out);
-    if constexpr (Bits == 4) {
-      if (codes == Codes::kColumns && q.packing == Packing::kAwq) {
-        const std::byte* word = q.data + k0 * q.line_stride + row / 8 * q.word_stride;
-        const int shift = 4 * kAwqNibble[row % 8];
-        for (int i = 0; i < count; ++i, word += q.line_stride) out[i] = load_word(word) >> shift & 15;
-        return;
-      }
+  void unpack(std::int64_t row, int rows, std::int64_t k0, std::int64_t count, std::uint8_t* out, std::int64_t ld) const {
+    if (k0 % 32 == 0) {
+      if (codes == Codes::kRows && q.packing == Packing::kStream) return unpack_streams<Bits>(row, rows, k0, count, out, ld);
+      if constexpr (Bits == 4)
+        if (codes == Codes::kColumns && q.packing == Packing::kAwq && row % 8 == 0 && rows == 8) return unpack_awq(row, k0, count, out, ld);
     }
-    for (int i = 0; i < count; ++i) out[i] = static_cast<std::uint8_t>(code<Bits>(row, k0 + i));
+    for (int r = 0; r < rows; ++r)
+      for (std::int64_t i = 0; i < count; ++i) out[r * ld + i] = static_cast<std::uint8_t>(code<Bits>(row + r, k0 + i));
   }
 
   std::uint32_t zero(std::int64_t row, std::int64_t g) const {
@@ -115,26 +115,56 @@ struct IntMatrix {
   }
 
  private:
-  // A window of up to 64 bits slides over the words of one line.
+  // Eight codes of a stream are `Bits` bytes; spread to a byte each by halving thrice.
   template <int Bits>
-  void unpack_stream(std::int64_t row, std::int64_t k0, int count, std::uint8_t* out) const {
-    const std::byte* word = q.data + row * q.line_stride + k0 * Bits / 32 * q.word_stride;
-    int have = 0;
-    std::uint64_t window = 0;
-    if (const int skip = static_cast<int>(k0 * Bits % 32)) {
-      window = load_word(word) >> skip;
-      have = 32 - skip;
-      word += q.word_stride;
-    }
-    for (int i = 0; i < count; ++i) {
-      if (have < Bits) {
-        window |= std::uint64_t{load_word(word)} << have;
-        have += 32;
-        word += q.word_stride;
+  static std::uint64_t spread8(std::uint64_t x) {
+    constexpr std::uint64_t four = (std::uint64_t{1} << 4 * Bits) - 1, two = (std::uint64_t{1} << 2 * Bits) - 1, one = (std::uint64_t{1} << Bits) - 1;
+    x = (x & four) | (x << (32 - 4 * Bits) & four << 32);
+    x = (x & (two | two << 32)) | (x << (16 - 2 * Bits) & (two << 16 | two << 48));
+    return (x & one * 0x0001000100010001u) | (x << (8 - Bits) & one * 0x0100010001000100u);
+  }
+
+  template <int Bits>
+  void unpack_streams(std::int64_t row, int rows, std::int64_t k0, std::int64_t count, std::uint8_t* out, std::int64_t ld) const {
+    const std::byte* line = q.data + row * q.line_stride + k0 / 32 * Bits * q.word_stride;
+    std::int64_t i = 0;
+    for (; i + 32 <= count; i += 32, line += Bits * q.word_stride)
+      for (int r = 0; r < rows; ++r) {
+        std::byte words[4 * Bits + 8];  // 32 codes, and room for the last spread to read 8 bytes
+        for (int w = 0; w < Bits; ++w) std::memcpy(words + 4 * w, line + r * q.line_stride + w * q.word_stride, 4);
+        for (int j = 0; j < 4; ++j) {
+          std::uint64_t x = 0;
+          std::memcpy(&x, words + j * Bits, Bits);
+          x = spread8<Bits>(x);
+          std::memcpy(out + r * ld + i + 8 * j, &x, 8);
+        }
       }
-      out[i] = static_cast<std::uint8_t>(window & ((1u << Bits) - 1));
-      window >>= Bits;
-      have -= Bits;
+    for (; i < count; ++i)
+      for (int r = 0; r < rows; ++r) out[r * ld + i] = static_cast<std::uint8_t>(q.get<Bits>(row + r, k0 + i));
+  }
+
+  // One word holds eight rows of a column: eight words are an 8x8 block to be turned.
+  void unpack_awq(std::int64_t row, std::int64_t k0, std::int64_t count, std::uint8_t* out, std::int64_t ld) const {
+    const std::byte* word = q.data + k0 * q.line_stride + row / 8 * q.word_stride;
+    std::int64_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+      std::uint64_t m[8];
+      for (int j = 0; j < 8; ++j, word += q.line_stride) m[j] = spread8<4>(load_word(word));  // byte b of m[j]: nibble b
+      turn(m, 4, 0x00000000ffffffffu);
+      turn(m, 2, 0x0000ffff0000ffffu);
+      turn(m, 1, 0x00ff00ff00ff00ffu);
+      for (int r = 0; r < 8; ++r) std::memcpy(out + r * ld + i, &m[kAwqNibble[r]], 8);
+    }
+    for (; i < count; ++i)
+      for (int r = 0; r < 8; ++r) out[r * ld + i] = static_cast<std::uint8_t>(q.get<4>(k0 + i, row + r));
+  }
+  // Swaps the off-diagonal quarters of blocks of 2 * step bytes squared.
+  static void turn(std::uint64_t (&m)[8], int step, std::uint64_t low) {
+    for (int j = 0; j < 8; ++j) {
+      if (j & step) continue;
+      const std::uint64_t a = m[j], b = m[j + step];
+      m[j] = (a & low) | (b & low) << 8 * step;
+      m[j + step] = (a >> 8 * step & low) | (b & ~low);
     }
   }
 };

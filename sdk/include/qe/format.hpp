@@ -24,6 +24,8 @@
 //                              are then runs of group(s) columns. ordered must answer without data.
 //   columns(s)                 with input(): how many columns there are; input may answer -1 (padding)
 //   unpack(s, n, k0, count, Code* out)   bulk form of code for one row, for loading fast
+//   unpack_rows(s, n, rows, k0, count, Code* out, ld)   the same for up to 8 rows, `ld` codes apart: for
+//                              layouts whose words hold several rows; preferred to unpack
 //   prepare(s, part)           once after bind at load: online formats compute their scales here
 //                              (qe::parallel_for may be used); check the data and throw qe::Error
 //   done(s, part)              once after the part is packed
@@ -73,6 +75,7 @@ template <class F> concept HasRowFactor = requires(float row) { { F::row_factor(
 template <class F> concept HasWeight = requires(float v, Terms t, float row) { { F::weight(v, t, row) } -> std::same_as<float>; };
 template <class F> concept HasInputOrder = requires(const typename F::Source& s, std::int64_t c) { { F::input(s, c) } -> std::convertible_to<std::int64_t>; };
 template <class F> concept HasColumns = requires(const typename F::Source& s) { { F::columns(s) } -> std::convertible_to<std::int64_t>; };
+template <class F> concept HasUnpackRows = requires(const typename F::Source& s, Code<F>* out) { F::unpack_rows(s, std::int64_t{}, int{}, std::int64_t{}, std::int64_t{}, out, std::int64_t{}); };
 template <class F> concept HasUnpack = requires(const typename F::Source& s, Code<F>* out) { F::unpack(s, std::int64_t{}, std::int64_t{}, int{}, out); };
 
 // W[n,k] from its code's value, exactly: each operation rounded once.

@@ -211,10 +211,12 @@ void pack_panel(const typename F::Source& s, const Layout& l, const ColumnMap& m
   C* packed = scratch.data();
   C* plain = packed + kRows * l.columns;
   std::fill(packed, packed + kRows * l.columns, C{0});
+  if constexpr (HasUnpackRows<F>) F::unpack_rows(s, row, rows, k_begin, l.k, map.empty() ? packed : plain, map.empty() ? l.columns : l.k);
   for (int r = 0; r < rows; ++r) {
     C* out = packed + r * l.columns;
-    C* in = map.empty() ? out : plain;
-    if constexpr (HasUnpack<F>) {
+    C* in = map.empty() ? out : plain + r * l.k;
+    if constexpr (HasUnpackRows<F>) {
+    } else if constexpr (HasUnpack<F>) {
       F::unpack(s, row + r, k_begin, int(l.k), in);
     } else {
       for (std::int64_t k = 0; k < l.k; ++k) in[k] = C(F::code(s, row + r, k_begin + k));
