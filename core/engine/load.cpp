@@ -136,6 +136,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& given) {
   s.weights_bytes = weights.bytes();
 
   if (tokenizer.valid()) s.tokenizer = tokenizer.get();
+  s.checkpoint->release_all();
   const auto num_blocks = static_cast<std::int32_t>(size.num_blocks);
   auto plugin_kv = kv_format ? std::make_unique<PluginKv>(std::move(kv_format), shape, num_blocks, s.max_model_len, *s.pool) : nullptr;
   auto cache = plugin_kv ? nullptr : std::make_unique<KvCache>(shape, num_blocks);

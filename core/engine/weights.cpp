@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <string>
 
 namespace qengine {
@@ -67,7 +68,12 @@ Weights Weights::load(const FormatPlan& plan, const ModelConfig& config, ThreadP
     return static_cast<double>(n) * static_cast<double>(s.k);
   };
   for (const LayerSpec& s : specs) total += cost(s);
-  for (std::size_t i = 0; i < specs.size(); ++i) {
+  // Embedding and head first: they are the largest, and while one loads both its file pages and its
+  // packed form are in memory. GGUF files begin with them, too.
+  std::vector<std::size_t> order(specs.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_partition(order, [&](std::size_t i) { return specs[i].index < 0; });
+  for (const std::size_t i : order) {
     const LayerSpec& s = specs[i];
     std::unique_ptr<Linear> m = plan.load(i, pool);
     const int role = s.parts.front().role;

@@ -119,6 +119,9 @@ class CheckpointImpl final : public Checkpoint {
   std::span<const std::byte> data(const Tensor& t) const override {
     return maps_[static_cast<std::size_t>(t.file)].bytes().subspan(t.offset, t.bytes);
   }
+  void release_all() const override {
+    for (const FileBytes& map : maps_) map.release(0, ~std::uint64_t{0});
+  }
   void release(const Tensor& t) const override { maps_[static_cast<std::size_t>(t.file)].release(t.offset, t.bytes); }
   const Json& config() const override { return config_; }
   const Json& quant_config() const override { return quant_.config; }

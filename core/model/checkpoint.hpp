@@ -82,6 +82,8 @@ class Checkpoint {
   virtual std::span<const std::byte> data(const Tensor&) const = 0;
   // Tells the system that these pages are not needed again, so that they do not count as ours.
   virtual void release(const Tensor&) const = 0;
+  // The same for every page, metadata too; what is read again comes back.
+  virtual void release_all() const {}
 
   virtual const Json& config() const = 0;        // an object
   // null when the checkpoint is not quantized. Looked for as formats.md 0.2 says; `quant_method` is

@@ -69,7 +69,7 @@ void FileBytes::release(std::uint64_t offset, std::uint64_t n) const {
   static const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   // Outwards: a page shared with a neighbour comes back at its next read, and none is forgotten.
   const std::uint64_t begin = offset / page * page;
-  const std::uint64_t end = std::min<std::uint64_t>(offset + n, bytes_.size());
+  const std::uint64_t end = offset + std::min<std::uint64_t>(n, bytes_.size() - offset);
   ::madvise(const_cast<std::byte*>(bytes_.data()) + begin, end - begin, MADV_DONTNEED);
 }
 

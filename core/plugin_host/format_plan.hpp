@@ -3,7 +3,7 @@
 //
 //   make()  detect (or the user's choice) -> plan every layer -> split fused layers, ask the next
 //           plugin, fall back, or stop with every reason -> tensors(): nothing missing, nothing over
-//   load()  one layer at a time, in order; bytes() must equal plan
+//   load()  one layer at a time; bytes() must equal plan
 //
 // Core speaks of roles and shapes only; formats live in the plugins.
 #pragma once
@@ -141,7 +141,7 @@ class FormatPlan {
   std::uint64_t weight_bytes() const;
   std::uint64_t load_temp_bytes() const;           // largest of any layer
 
-  // layers()[i], loaded. Call in order; checks bytes() against the plan (E309). `pool` serves the
+  // layers()[i], loaded, each once; checks bytes() against the plan (E309). `pool` serves the
   // plugins' parallel_for while loading and running and must outlive the result, which may outlive
   // the plan. Linears of one plan share a workspace: run them one after another.
   std::unique_ptr<Linear> load(std::size_t i, ThreadPool& pool) const;
