@@ -62,16 +62,18 @@ MergeTable read_merges(const Checkpoint& c, const Vocab& vocab) {
   MergeTable table;
   table.reserve(merges.size());
   std::string joined;
+  std::int32_t id = Vocab::kNone;
   for (std::size_t i = 0; i < merges.size(); ++i) {
     const std::string_view m = merges[i];
     const std::size_t space = m.find(' ', 1);
-    const std::string where = "tokenizer.ggml.merges[" + std::to_string(i) + "] is ";
-    if (m.empty() || space == std::string_view::npos) throw Error("E220", where + shown(m) + ", expected two tokens and one space between them");
+    const auto where = [&] { return "tokenizer.ggml.merges[" + std::to_string(i) + "] is " + shown(m); };
+    if (m.empty() || space == std::string_view::npos) throw Error("E220", where() + ", expected two tokens and one space between them");
     const std::string_view left = m.substr(0, space), right = m.substr(space + 1);
     joined.assign(left).append(right);
-    const std::int32_t l = vocab.find(left), r = vocab.find(right), id = vocab.find(joined);
+    const std::int32_t l = vocab.find(left), r = vocab.find(right);
+    id = vocab.find(joined, id + 1);
     if (l == Vocab::kNone || r == Vocab::kNone || id == Vocab::kNone)
-      throw Error("E220", where + shown(m) + ", but " + shown(l == Vocab::kNone ? left : r == Vocab::kNone ? right : std::string_view(joined)) + " is not in tokenizer.ggml.tokens");
+      throw Error("E220", where() + ", but " + shown(l == Vocab::kNone ? left : r == Vocab::kNone ? right : std::string_view(joined)) + " is not in tokenizer.ggml.tokens");
     table.add(l, r, {static_cast<std::int32_t>(i), id});
   }
   return table;

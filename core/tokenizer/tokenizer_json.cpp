@@ -209,6 +209,7 @@ std::unique_ptr<TokenModel> make_model(const Json& json, const Reader& reader, c
   MergeTable merges;
   merges.reserve(list.items.size());
   std::string joined;
+  std::int32_t id = Vocab::kNone;
   for (std::size_t i = 0; i < list.items.size(); ++i) {
     const auto& item = list.items[i];
     const std::string_view left = list.left(item), right = list.right(item);
@@ -218,7 +219,7 @@ std::unique_ptr<TokenModel> make_model(const Json& json, const Reader& reader, c
       joined.assign(left).append(right.substr(o.prefix.size()));
       whole = joined;
     }
-    const std::int32_t id = vocab.find(whole);
+    id = vocab.find(whole, id + 1);
     if (l == Vocab::kNone || r == Vocab::kNone || id == Vocab::kNone) {
       const std::string_view missing = l == Vocab::kNone ? left : r == Vocab::kNone ? right : whole;
       throw Error("E220", "model.merges[" + std::to_string(i) + "] joins " + spelled(left) + " and " + spelled(right) + ", but " + spelled(missing) + " is not in model.vocab")

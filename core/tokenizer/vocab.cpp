@@ -65,10 +65,4 @@ std::int32_t Vocab::find(std::string_view token) const {
   return kNone;
 }
 
-std::string_view Vocab::token(std::int32_t id) const {
-  if (!has(id)) return {};
-  const Span s = spans_[static_cast<std::size_t>(id)];
-  return {text_.data() + s.begin, s.length};
-}
-
 }  // namespace qengine

@@ -20,8 +20,14 @@ class Vocab {
   void add(std::string_view token, std::int32_t id);
 
   std::int32_t find(std::string_view token) const;  // kNone when absent
+  // The same, looking at `guess` first: tokens of merges mostly come in the order of the merges.
+  std::int32_t find(std::string_view token, std::int32_t guess) const { return !token.empty() && this->token(guess) == token ? guess : find(token); }
   bool has(std::int32_t id) const { return id >= 0 && id < size() && spans_[static_cast<std::size_t>(id)].length != kHole; }
-  std::string_view token(std::int32_t id) const;  // "" when absent
+  std::string_view token(std::int32_t id) const {  // "" when absent
+    if (!has(id)) return {};
+    const Span s = spans_[static_cast<std::size_t>(id)];
+    return {text_.data() + s.begin, s.length};
+  }
   std::int32_t size() const { return static_cast<std::int32_t>(spans_.size()); }  // largest id + 1
   std::size_t count() const { return count_; }
 
