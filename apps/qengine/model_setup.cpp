@@ -80,6 +80,7 @@ FormatOptions format_options(const Invocation& in) {
                        : act == "auto"    ? ActivationQuant::kAuto
                                           : ActivationQuant::kCheckpoint;
   o.exact = v.flag("exact");
+  o.tensor_parallel = static_cast<int>(v.integer("tensor-parallel-size", 1));
   return o;
 }
 
@@ -109,9 +110,6 @@ EngineOptions engine_options(const Invocation& in) {
   o.seed = static_cast<std::uint64_t>(v.integer("seed", 0));
   o.threads = static_cast<int>(v.integer("threads", 0));
   o.exact = v.flag("exact");
-  if (v.integer("tensor-parallel-size", 1) != 1)
-    throw Error("E101", "--tensor-parallel-size " + v.text("tensor-parallel-size") + ": a model runs on one device in this release")
-        .hint("leave it out; if the model does not fit, choose a smaller format with --plugin or --kv-cache-dtype fp8");
   return o;
 }
 

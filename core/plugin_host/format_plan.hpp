@@ -72,6 +72,7 @@ struct FormatOptions {
   ActivationQuant activation_quant = ActivationQuant::kCheckpoint;
   bool exact = false;
   std::int64_t m_max = 2048;
+  int tensor_parallel = 1;  // above 1: only checked (E205), then refused: a model runs on one device
   qe_device device = cpu_device();
   const std::atomic<bool>* cancel = nullptr;  // set: plugins stop loading, load() throws
 };

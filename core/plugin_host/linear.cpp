@@ -65,7 +65,7 @@ std::string PlanState::file_of(const Tensor& t) const {
   return static_cast<std::size_t>(t.file) < files.size() ? files[t.file].path.filename().string() : checkpoint->path().string();
 }
 
-LayerView::LayerView(const PlanState& state, const Unit& unit) {
+LayerView::LayerView(const PlanState& state, const Unit& unit, int tp_rank, int tp_size) {
   const LayerSpec& spec = state.layers[unit.layer];
   name_ = unit.n_parts == spec.parts.size() ? spec.name : spec.parts[unit.part].name;
   parts_.resize(unit.n_parts);
@@ -85,10 +85,26 @@ LayerView::LayerView(const PlanState& state, const Unit& unit) {
   layer_.parts = pointers_.data();
   layer_.method = unit.method.empty() ? nullptr : unit.method.c_str();
   layer_.index = spec.index;
-  layer_.tp_size = 1;
+  layer_.tp_rank = tp_rank;
+  layer_.tp_size = tp_size;
   layer_.act = QE_ACT_COMPUTE;
   layer_.flags = unit.flags;
   layer_.k = layer_.k_end = spec.k;
+  if (tp_size > 1) {
+    const int role = spec.parts[unit.part].role;
+    if (role == QE_ROLE_O || role == QE_ROLE_DOWN) {
+      layer_.k_begin = spec.k * tp_rank / tp_size;
+      layer_.k_end = spec.k * (tp_rank + 1) / tp_size;
+    } else if (role == QE_ROLE_Q || role == QE_ROLE_K || role == QE_ROLE_V || role == QE_ROLE_GATE || role == QE_ROLE_UP) {
+      for (qe_part& p : parts_) {
+        // With more ranks than kv heads, ranks share them.
+        const bool shared = (p.role == QE_ROLE_K || p.role == QE_ROLE_V) && tp_size > state.config.num_kv_heads;
+        const int ranks = shared ? state.config.num_kv_heads : tp_size, rank = shared ? tp_rank * ranks / tp_size : tp_rank;
+        p.n_begin = p.n * rank / ranks;
+        p.n_end = p.n * (rank + 1) / ranks;
+      }
+    }
+  }
   layer_.m_max = state.options.m_max;
 }
 

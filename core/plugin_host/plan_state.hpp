@@ -62,7 +62,8 @@ struct PlanState {
 // A qe_layer and what it points to.
 class LayerView {
  public:
-  LayerView(const PlanState& state, const Unit& unit);
+  // With tp_size above 1: cut for one rank, outputs of q, k, v, gate and up, inputs of o and down.
+  LayerView(const PlanState& state, const Unit& unit, int tp_rank = 0, int tp_size = 1);
   LayerView(const LayerView&) = delete;
   const qe_layer* get() const { return &layer_; }
   std::int64_t n() const { return n_; }

@@ -354,6 +354,26 @@ TEST_F(Plans, ConfigAloneIsEnoughToPlan) {
   EXPECT_EQ(q->report()[0].plugin, "toy");
 }
 
+// A cut that is not legal names the layer and the sizes that are, before weights are read.
+TEST_F(Plans, CutsForSeveralDevicesAreCheckedFirst) {
+  config.num_heads = config.num_kv_heads = 6, config.hidden_size = 24, config.intermediate_size = 48;
+  model = toy_model(config);
+  const auto with = [&](int size) {
+    options.tensor_parallel = size;
+    return refused();
+  };
+  EXPECT_EQ(std::string(with(5).what()), "E205 --tensor-parallel-size 5 does not divide the 6 heads of model.layers.0.self_attn.q_proj\n  hint  legal sizes for this checkpoint: 1, 2, 3, 6");
+  EXPECT_EQ(with(3).code(), "E101") << "legal, and not offered yet";
+  model->quant_json["group"] = 8;  // o_proj has 24 inputs, down_proj 48
+  EXPECT_EQ(std::string(with(2).what()),
+            "E205 --tensor-parallel-size 2 cuts model.layers.0.self_attn.o_proj (K 24, group 8) inside a group\n  hint  legal sizes for this checkpoint: 1, 3");
+  EXPECT_EQ(with(3).code(), "E101");
+  config.num_kv_heads = 2;
+  model = toy_model(config);
+  EXPECT_EQ(with(6).code(), "E101") << "ranks may share kv heads";
+  EXPECT_EQ(with(3).code(), "E205");
+}
+
 TEST_F(Plans, ManyLayersAreLimited) {
   config.num_layers = 1 << 30;
   EXPECT_EQ(refused().code(), "E208");

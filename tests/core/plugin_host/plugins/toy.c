@@ -116,6 +116,7 @@ static qe_status plan(const qe_device *d, const qe_model *m, const qe_layer *l, 
   }
   out->claim = cfg_text(m, "tier", text, sizeof text) ? 1 : 2;
   say(out->reason, sizeof out->reason, out->claim == 1 ? "toys are slow here" : "");
+  host->cfg_i64(host->self, m->cfg, "group", &out->k_multiple);
   int64_t no_fuse = 0;
   host->cfg_i64(host->self, m->cfg, "no_fuse", &no_fuse);
   out->fuse_parts = no_fuse ? 0 : (int32_t)l->n_parts;
