@@ -595,7 +595,9 @@ class Planner {
           if (dot != std::string::npos && w.name.substr(dot) != ".weight" && s_.checkpoint->find(w.name)) ledger_.quantized.insert(w.name.substr(0, dot));
         }
     // What a plugin for the KV cache looks at while it plans belongs to the cache.
-    for (auto& [p, m] : s_.models) {
+    for (auto& entry : s_.models) {
+      const Plugin* p = entry.first;
+      PluginModel* m = entry.second.get();
       if (!p->kv) continue;
       m->ckpt.record = true;
       qe_kv_plan plan{};
@@ -794,8 +796,9 @@ class Planner {
     for (const Rule& r : rules_)
       if (!r.used) no_match(r.match, r.offer.origin.find("quant.override") == std::string::npos ? "[[quant.override]] (" + r.offer.origin + ")" : "[[quant.override]]");
     const std::vector<std::string> modules = module_names();
-    for (const auto& [pattern, hit] : patterns_) {
-      if (hit) continue;
+    for (const auto& entry : patterns_) {
+      const std::string& pattern = entry.first;
+      if (entry.second) continue;
       // A class name ("Linear") is no rule about names.
       if (!pattern.empty() && std::isupper(static_cast<unsigned char>(pattern[0])) && pattern.find_first_of(".:*") == std::string::npos) continue;
       if (std::any_of(modules.begin(), modules.end(), [&](const std::string& m) { return matcher_.matches(pattern, m); })) continue;
