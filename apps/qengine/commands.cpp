@@ -11,6 +11,7 @@ extern const Command eval_ppl_command;
 extern const Command eval_kl_command;
 extern const Command bench_latency_command;
 extern const Command export_command;
+extern const Command requantize_command;
 extern const Command plugin_list_command;
 extern const Command plugin_info_command;
 extern const Command plugin_explain_command;
@@ -27,6 +28,7 @@ const std::vector<const Command*>& all_commands() {
       &eval_kl_command,
       &bench_latency_command,
       &export_command,
+      &requantize_command,
       &plugin_list_command,
       &plugin_info_command,
       &plugin_explain_command,
