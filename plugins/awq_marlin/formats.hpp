@@ -15,7 +15,7 @@ struct Awq : packed::IntFormat<4, M> {
   }
 };
 
-using W4 = Awq<packed::ScaleZero24>;             // 16-bit scales
+using W4 = Awq<qe::meta::ScaleZero24>;             // 16-bit scales
 using W4F32 = Awq<qe::meta::ScaleF32ZeroU8>;     // 32-bit scales
 using W4Offset = Awq<qe::meta::ScaleOffsetF32>;  // gemv_fast: offsets in place of zero points
 

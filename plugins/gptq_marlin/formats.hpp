@@ -16,13 +16,13 @@ struct Gptq : packed::IntFormat<Bits, M> {
   }
 };
 
-using W2 = Gptq<2, packed::ScaleZero24>;
-using W3 = Gptq<3, packed::ScaleZero24>;
-using W4 = Gptq<4, packed::ScaleZero24>;
-using W5 = Gptq<5, packed::ScaleZero24>;
-using W6 = Gptq<6, packed::ScaleZero24>;
-using W7 = Gptq<7, packed::ScaleZero24>;
-using W8 = Gptq<8, packed::ScaleZero24>;
+using W2 = Gptq<2, qe::meta::ScaleZero24>;
+using W3 = Gptq<3, qe::meta::ScaleZero24>;
+using W4 = Gptq<4, qe::meta::ScaleZero24>;
+using W5 = Gptq<5, qe::meta::ScaleZero24>;
+using W6 = Gptq<6, qe::meta::ScaleZero24>;
+using W7 = Gptq<7, qe::meta::ScaleZero24>;
+using W8 = Gptq<8, qe::meta::ScaleZero24>;
 using W4F32 = Gptq<4, qe::meta::ScaleF32ZeroU8>;
 using WxF32 = Gptq<packed::kAnyBits, qe::meta::ScaleF32ZeroU8>;
 

@@ -3,37 +3,15 @@
 //
 //   Bits   2..8: codes are kept as they are, in planes of powers of two (5 bits: 4 + 1).
 //          kAnyBits: codes of any of these widths in bytes; for combinations too rare for a kernel of their own
-//   M      the record: ScaleZero24 for 16-bit scales, qe::meta::ScaleF32ZeroU8 for 32-bit ones,
+//   M      the record: qe::meta::ScaleZero24 for 16-bit scales, qe::meta::ScaleF32ZeroU8 for 32-bit ones,
 //          qe::meta::ScaleOffsetF32 where offsets are stored
 #pragma once
 
 #include <qe/format.hpp>
 
-#include <bit>
-
 #include "shared/int_matrix.hpp"
 
 namespace qengine::packed {
-
-// A scale and a zero point in one word: the upper 24 bits of the scale as float32, which hold every F16 and
-// BF16 number exactly (F16 subnormals need 11 of the 15 mantissa bits), and the zero point below them.
-struct ScaleZero24 {
-  struct Value {
-    float scale;
-    std::uint8_t zero;
-  };
-  static constexpr int kBytes = 4;
-  static constexpr bool kZero = true;
-  static void pack(const Value& v, std::byte* out) {
-    const std::uint32_t word = std::bit_cast<std::uint32_t>(v.scale) | v.zero;
-    std::memcpy(out, &word, 4);
-  }
-  QE_HD static qe::Terms terms(const std::byte* in) {
-    std::uint32_t word;
-    std::memcpy(&word, in, 4);
-    return {std::bit_cast<float>(word & 0xffffff00u), 0.0f, float(word & 0xffu)};
-  }
-};
 
 inline constexpr int kAnyBits = 0;
 

@@ -34,6 +34,7 @@ template <> inline qe::e4m3 record<qe::meta::E4M3>(std::uint32_t h) { return {st
 template <> inline qe::meta::ScaleF16ZeroU8::Value record<qe::meta::ScaleF16ZeroU8>(std::uint32_t h) { return {qe::f16::from(positive(h)), std::uint8_t(h % 16)}; }
 template <> inline qe::meta::ScaleBF16ZeroU8::Value record<qe::meta::ScaleBF16ZeroU8>(std::uint32_t h) { return {qe::bf16::from(positive(h)), std::uint8_t(h % 256)}; }
 template <> inline qe::meta::ScaleF32ZeroU8::Value record<qe::meta::ScaleF32ZeroU8>(std::uint32_t h) { return {positive(h), std::uint8_t(h % 8)}; }
+template <> inline qe::meta::ScaleZero24::Value record<qe::meta::ScaleZero24>(std::uint32_t h) { return {qe::f16::from(h % 16 ? positive(h) : 3e-7f), std::uint8_t(h % 256)}; }
 template <> inline qe::meta::ScaleOffsetF16::Value record<qe::meta::ScaleOffsetF16>(std::uint32_t h) { return {qe::f16::from(positive(h)), qe::f16::from(unit(h * 7) * 0.02f - 0.01f)}; }
 template <> inline qe::meta::ScaleOffsetF32::Value record<qe::meta::ScaleOffsetF32>(std::uint32_t h) { return {positive(h), unit(h * 7) * 0.02f - 0.01f}; }
 template <> inline std::int8_t record<qe::meta::TwoLevelScale>(std::uint32_t h) { return std::int8_t(h % 64) - 32; }

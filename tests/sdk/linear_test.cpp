@@ -33,7 +33,8 @@ using Formats = testing::Types<
     Made<Planes<2, 1>, meta::TwoLevelScale, Ramp<-4>>, Made<Planes<4>, meta::TwoLevelScaleMin, Ramp<0>>, Made<Planes<4, 1>, meta::TwoLevelScaleMin, Ramp<0>>,
     Made<Planes<4, 2, 1>, meta::ScaleBF16, Ramp<-64>>, Made<Planes<4>, meta::E8M0, E2M1>, Made<Planes<4>, meta::ScaleF16, Iq4>,
     Made<Planes<4>, meta::ScaleF32, Nf4>, Made<Planes<8>, meta::ScaleF32, E4M3>, Made<Planes<8>, meta::Shared<meta::ScaleF32>, E4M3>,
-    Made<Planes<8>, meta::E8M0, E4M3>, Made<Planes<8>, meta::None, E5M2>, Made<Planes<4, 2>, meta::E4M3, Cube>, Made<Planes<8>, meta::ScaleOffsetF32, Ramp<-127>>>;
+    Made<Planes<8>, meta::E8M0, E4M3>, Made<Planes<8>, meta::None, E5M2>, Made<Planes<4, 2>, meta::E4M3, Cube>, Made<Planes<8>, meta::ScaleOffsetF32, Ramp<-127>>,
+    Made<Planes<4>, meta::ScaleZero24, Ramp<0>>>;
 TYPED_TEST_SUITE(LinearTest, Formats);
 
 struct Fused {

@@ -106,6 +106,16 @@ QE_INLINE Terms8 terms8(const std::byte* super, const std::byte* record) {
     load_f16_pairs(super, d, dmin);
     t.scale = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_and_si256(both, _mm256_set1_epi32(15))));
     t.offset = _mm256_xor_ps(_mm256_set1_ps(-0.0f), _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(_mm256_srli_epi32(both, 4))));
+  } else if constexpr (std::is_same_v<M, meta::ScaleZero24>) {
+    const __m256i words = load256(record);
+    t.scale = _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(int(0xffffff00u))));
+    t.zero = _mm256_cvtepi32_ps(_mm256_and_si256(words, _mm256_set1_epi32(255)));
+  } else if constexpr (std::is_same_v<M, meta::ScaleOffsetF32>) {
+    const auto* pairs = reinterpret_cast<const float*>(record);
+    const __m256 low = _mm256_loadu_ps(pairs), high = _mm256_loadu_ps(pairs + 8);
+    const __m256i order = _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7);
+    t.scale = _mm256_permutevar8x32_ps(_mm256_shuffle_ps(low, high, 0x88), order);
+    t.offset = _mm256_permutevar8x32_ps(_mm256_shuffle_ps(low, high, 0xdd), order);
   } else {
     alignas(32) float scale[8], offset[8], zero[8];
     for (int r = 0; r < kRows; ++r) {
