@@ -5,10 +5,13 @@ namespace qengine {
 
 extern const Command run_command;
 extern const Command inspect_command;
+extern const Command plan_command;
 extern const Command tokenize_command;
 extern const Command eval_logits_command;
 extern const Command eval_ppl_command;
 extern const Command eval_kl_command;
+extern const Command eval_greedy_hash_command;
+extern const Command eval_greedy_command;
 extern const Command bench_latency_command;
 extern const Command export_command;
 extern const Command requantize_command;
@@ -16,16 +19,20 @@ extern const Command plugin_list_command;
 extern const Command plugin_info_command;
 extern const Command plugin_explain_command;
 extern const Command plugin_trust_command;
+extern const Command doctor_command;
 extern const Command version_command;
 
 const std::vector<const Command*>& all_commands() {
   static const std::vector<const Command*> commands{
       &run_command,
       &inspect_command,
+      &plan_command,
       &tokenize_command,
       &eval_logits_command,
       &eval_ppl_command,
       &eval_kl_command,
+      &eval_greedy_hash_command,
+      &eval_greedy_command,
       &bench_latency_command,
       &export_command,
       &requantize_command,
@@ -33,6 +40,7 @@ const std::vector<const Command*>& all_commands() {
       &plugin_info_command,
       &plugin_explain_command,
       &plugin_trust_command,
+      &doctor_command,
       &version_command,
   };
   return commands;
