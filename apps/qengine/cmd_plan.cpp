@@ -91,7 +91,7 @@ Reserve reserve(const Invocation& in, const Card& card) {
   for (const std::string& part : in.values.list("reserve")) {
     const auto equals = part.find('=');
     const std::string key = part.substr(0, equals);
-    const auto bytes = equals == part.npos ? std::nullopt : parse_integer(part.substr(equals + 1), true);
+    const std::optional<long long> bytes = parse_integer(equals == part.npos ? "" : part.substr(equals + 1), true);
     std::int64_t* field = key == "context" ? &r.context : key == "workspace" ? &r.workspace : key == "graphs" ? &r.graphs : nullptr;
     if (!field || !bytes || *bytes < 0 || *bytes > (1ll << 50))
       throw Error("E101", "--reserve " + part + " is not context=BYTES, workspace=BYTES or graphs=BYTES").hint("for example --reserve context=300MiB,graphs=128MiB");
@@ -141,7 +141,7 @@ std::string both(std::int64_t bytes) { return gib(bytes) + " GiB (" + fixed(stat
 
 std::string grouped(std::int64_t n) {
   std::string text = std::to_string(n);
-  for (std::ptrdiff_t i = std::ssize(text) - 3; i > (n < 0 ? 1 : 0); i -= 3) text.insert(static_cast<std::size_t>(i), ",");
+  for (std::ptrdiff_t i = std::ssize(text) - 3; i > (n < 0 ? 1 : 0); i -= 3) text.insert(static_cast<std::size_t>(i), 1, ',');
   return text;
 }
 
@@ -337,7 +337,7 @@ std::map<std::string, double> prices(const Invocation& in) {
   std::map<std::string, double> out;
   for (const std::string& part : in.values.list("price")) {
     const auto equals = part.find('=');
-    const auto price = equals == part.npos ? std::nullopt : parse_number(part.substr(equals + 1));
+    const std::optional<double> price = parse_number(equals == part.npos ? "" : part.substr(equals + 1));
     if (!price || !(*price >= 0)) throw Error("E101", "--price " + part + " is not DEVICE=PRICE").hint("for example --price l40s=0.9,h100-sxm=2.5; any currency, by the hour or to buy");
     out[part.substr(0, equals)] = *price;
   }
@@ -450,7 +450,7 @@ int run(const Invocation& in) {
   if (in.json()) {
     Json doc = json_document(in.command);
     if (plans.size() == 1 && !compare) {
-      for (auto& [key, value] : plan_json(source, plans.front(), true).items()) doc[key] = std::move(value);
+      doc.update(plan_json(source, plans.front(), true));
     } else {
       for (const Planned& p : plans) doc["plans"].push_back(plan_json(source, p, false));
       Json& list = doc["crossings"] = Json::array();
