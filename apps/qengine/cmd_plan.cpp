@@ -137,7 +137,8 @@ std::string fixed(double x, int digits) {
 }
 
 std::string gib(std::int64_t bytes) { return fixed(static_cast<double>(bytes) / 0x1p30, 2); }
-std::string both(std::int64_t bytes) { return gib(bytes) + " GiB (" + fixed(static_cast<double>(bytes) / 1e9, 2) + " GB)"; }
+std::string size(std::int64_t bytes) { return bytes >= 100ll << 20 || bytes < 0 ? gib(bytes) + " GiB" : size_text(static_cast<double>(bytes)); }
+std::string both(std::int64_t bytes) { return size(bytes) + (bytes >= 100ll << 20 ? " (" + fixed(static_cast<double>(bytes) / 1e9, 2) + " GB)" : ""); }
 
 std::string grouped(std::int64_t n) {
   std::string text = std::to_string(n);
@@ -168,7 +169,7 @@ std::vector<std::string> advice(const Invocation& in, const PlanSource& source, 
       return std::nullopt;  // nobody here makes it
     }
   };
-  const bool wide = !arm.kv_dtype.starts_with("fp8");
+  const bool wide = !arm.kv_narrow;
   if (wide)
     if (const auto other = try_arm({arm.name.format, "fp8"}); other && fits(*other)) out.push_back("--kv-cache-dtype fp8: half of the cache");
   for (std::int64_t seqs = input.max_num_seqs / 2; seqs >= 1; seqs /= 2) {
@@ -276,7 +277,7 @@ std::string plan_text(const PlanSource& source, const Planned& p) {
   std::string out = source.shape().name + " (" + fixed(static_cast<double>(source.shape().params()) / 1e9, 2) + " B parameters), weights " + (p.arm.name.format.empty() ? "as they are" : p.arm.name.format) +
                     ", cache " + p.arm.kv_dtype + ", on " + in.card.label + " (" + both(in.card.memory_bytes) + ", " + fixed(static_cast<double>(in.card.bandwidth) / 1e9, in.card.bandwidth < 100e9 ? 1 : 0) + " GB/s)\n\n";
   std::vector<std::vector<std::string>> rows;
-  const auto row = [&](const std::string& what, std::int64_t bytes, const std::string& why = "") { rows.push_back({what, gib(bytes) + " GiB", grouped(bytes) + " B", why}); };
+  const auto row = [&](const std::string& what, std::int64_t bytes, const std::string& why = "") { rows.push_back({what, size(bytes), grouped(bytes) + " B", why}); };
   row("budget", p.plan.requested, fixed(in.utilization * 100, 0) + " % of the memory");
   row("weights", p.plan.weights, p.arm.stored ? "stored: by formula" : "resident: as the plugins plan");
   for (const auto& [owner, bytes] : (p.arm.by_plugin.empty() ? p.arm.by_owner : p.arm.by_plugin).items())
@@ -285,15 +286,15 @@ std::string plan_text(const PlanSource& source, const Planned& p) {
   row("workspace", p.plan.workspace, std::to_string(in.max_num_batched_tokens) + " tokens a step, " + std::to_string(in.max_num_seqs) + " sequences");
   if (p.plan.graphs) row("graphs", p.plan.graphs);
   row("left for the KV cache", p.plan.kv_available, grouped(p.plan.bytes_per_token) + " B a token");
-  row("peak while loading", p.plan.load_peak, "weights, context and one layer of " + gib(p.plan.load_temp) + " GiB");
+  row("peak while loading", p.plan.load_peak, p.plan.load_temp ? "weights, context and one layer of " + size(p.plan.load_temp) : "weights and context: layers are packed from the mapped file");
   out += table(rows) + "\n";
   out += "KV cache: " + grouped(p.plan.tokens) + " tokens in blocks of " + std::to_string(p.plan.block_size) + "; maximum concurrency for " + grouped(in.max_model_len) + " tokens per request: " + fixed(p.plan.max_concurrency, 2) + "x\n";
   for (const auto& [c, ctx] : points(in)) {
     const Ceiling top = ceiling(in, c, ctx);
-    out += "ceiling at " + std::to_string(c) + " x " + grouped(ctx) + " tokens: " + fixed(top.tok_s, 1) + " tok/s (a step reads " + gib(read_bytes(in, c, ctx)) + " GiB" + (top.compute_bound ? "; bound by arithmetic" : "") + ")\n";
+    out += "ceiling at " + std::to_string(c) + " x " + grouped(ctx) + " tokens: " + fixed(top.tok_s, 1) + " tok/s (a step reads " + size(read_bytes(in, c, ctx)) + (top.compute_bound ? "; bound by arithmetic" : "") + ")\n";
   }
   const std::string asked = std::to_string(in.concurrency) + " x " + grouped(in.context) + " tokens";
-  out += p.plan.fits ? "fits: " + asked + " and " + gib(p.plan.spare_bytes) + " GiB spare\n" : "does not fit: " + asked + " need a device of " + gib(memory_needed(in)) + " GiB\n";
+  out += p.plan.fits ? "fits: " + asked + " and " + size(p.plan.spare_bytes) + " spare\n" : "does not fit: " + asked + " need a device of " + size(memory_needed(in)) + "\n";
   for (const std::string& a : p.advice) out += "  " + a + "\n";
   for (const std::string& n : p.arm.notes) out += "note: " + n + "\n";
   return out;
@@ -311,7 +312,7 @@ std::vector<CrossingRow> crossings(const std::vector<const Planned*>& arms) {
   std::vector<CrossingRow> out;
   for (const Planned* a : arms)
     for (const Planned* b : arms)
-      if (const auto at = crossover(a->plan.weights, a->plan.bytes_per_token, b->plan.weights, b->plan.bytes_per_token)) out.push_back({a->arm.name.text(), b->arm.name.text(), *at});
+      if (const auto at = crossover(a->plan.weights, a->plan.bytes_per_token, b->plan.weights, b->plan.bytes_per_token)) out.push_back({a->arm.label(), b->arm.label(), *at});
   std::ranges::stable_sort(out, {}, &CrossingRow::tokens);
   return out;
 }
@@ -349,7 +350,7 @@ std::vector<const Planned*> ranking(const Invocation& in, const std::vector<Plan
   const auto price = prices(in);
   std::vector<const Planned*> fit;
   for (const Planned& p : plans)
-    if (p.plan.fits && p.arm.name.text() == plans.front().arm.name.text()) fit.push_back(&p);
+    if (p.plan.fits && p.arm.label() == plans.front().arm.label()) fit.push_back(&p);
   std::ranges::stable_sort(fit, {}, [&](const Planned* p) {
     const auto at = price.find(p->input.card.name);
     return std::tuple(at == price.end() ? INFINITY : at->second, price.empty() ? p->input.card.memory_bytes : 0, -ceiling(p->input, p->input.concurrency, p->input.context).tok_s);
@@ -363,7 +364,7 @@ std::string compare_text(const std::vector<const Planned*>& arms) {
   for (const std::int64_t c : kContexts) rows[0].push_back(std::to_string(c / 1024) + "k");
   for (const char* title : {"KV tokens", "tok/s", "fits"}) rows[0].push_back(title);
   for (const Planned* p : arms) {
-    std::vector<std::string> row{p->arm.name.text(), gib(p->plan.weights), std::to_string(p->plan.bytes_per_token)};
+    std::vector<std::string> row{p->arm.label(), gib(p->plan.weights), std::to_string(p->plan.bytes_per_token)};
     for (const std::int64_t c : kContexts) row.push_back(gib(total_at(*p, c)));
     row.push_back(grouped(p->plan.tokens));
     row.push_back(fixed(ceiling(p->input, p->input.concurrency, p->input.context).tok_s, 1));
@@ -372,13 +373,14 @@ std::string compare_text(const std::vector<const Planned*>& arms) {
   }
   std::string out = "GiB in all at so many tokens held, on " + in.card.label + " (budget " + gib(make_plan(in).requested) + " GiB); speed ceiling and fit for " + std::to_string(in.concurrency) + " x " +
                     grouped(in.context) + " tokens\n" + table(rows) + "\n";
-  for (const auto& [from, p] : cheapest(arms)) out += "least memory from " + grouped(from) + " tokens on: " + p->arm.name.text() + "\n";
-  int shown = 0;
+  for (const auto& [from, p] : cheapest(arms)) out += "least memory from " + grouped(from) + " tokens on: " + p->arm.label() + "\n";
+  std::string shown;  // for each arm the first that overtakes it
   for (const CrossingRow& c : crossings(arms)) {
     // The pair that people ask about: few bits with a wide cache against 8 bits with a narrow one.
-    const auto bits = [&](const std::string& name) { return (*std::ranges::find_if(arms, [&](const Planned* p) { return p->arm.name.text() == name; }))->arm.bits; };
+    const auto bits = [&](const std::string& name) { return (*std::ranges::find_if(arms, [&](const Planned* p) { return p->arm.label() == name; }))->arm.bits; };
     if (arms.size() > 6 && !(bits(c.a) < 8 && bits(c.b) == 8)) continue;
-    if (++shown > 16) break;
+    if (arms.size() > 6 && shown.find("<" + c.a + ">") != shown.npos) continue;
+    shown += "<" + c.a + ">";
     out += "beyond " + grouped(c.tokens) + " tokens held, " + c.a + " needs more than " + c.b + "\n";
   }
   return out;
@@ -387,7 +389,7 @@ std::string compare_text(const std::vector<const Planned*>& arms) {
 std::string devices_text(const Invocation& in, const std::vector<Planned>& plans) {
   std::vector<std::vector<std::string>> rows{{"device", "memory GiB", "weights + cache", "weights GiB", "KV tokens", "concurrency", "tok/s", "fits"}};
   for (const Planned& p : plans)
-    rows.push_back({p.input.card.label, gib(p.input.card.memory_bytes), p.arm.name.text(), gib(p.plan.weights), grouped(p.plan.tokens), fixed(p.plan.max_concurrency, 2) + "x",
+    rows.push_back({p.input.card.label, gib(p.input.card.memory_bytes), p.arm.label(), gib(p.plan.weights), grouped(p.plan.tokens), fixed(p.plan.max_concurrency, 2) + "x",
                     fixed(ceiling(p.input, p.input.concurrency, p.input.context).tok_s, 1), p.plan.fits ? "yes, " + gib(p.plan.spare_bytes) + " GiB spare" : "no, " + gib(p.plan.short_bytes) + " GiB short"});
   std::string out = table(rows);
   const auto ranked = ranking(in, plans);
@@ -403,7 +405,7 @@ void write_plot(const std::string& file, const PlanSource& source, const std::ve
     const std::string level = p.input.card.label + ", " + fixed(p.input.utilization * 100, 0) + " %";
     if (std::ranges::none_of(levels, [&](const PlotLevel& l) { return l.label == level; })) levels.push_back({level, static_cast<double>(p.plan.requested) / 0x1p30});
     if (p.input.card.name != plans.front().input.card.name) continue;  // lines differ by a constant at most
-    PlotLine line{p.arm.name.text(), {}};
+    PlotLine line{p.arm.label(), {}};
     for (const std::int64_t c : kContexts) line.points.emplace_back(c, static_cast<double>(total_at(p, c)) / 0x1p30);
     lines.push_back(std::move(line));
   }
@@ -430,7 +432,7 @@ int run(const Invocation& in) {
         arm = source.arm(name, card, stored);
       } catch (const Error& e) {
         if (!compare) throw;  // one of many may be beyond what is installed
-        if (&card == &devices.front()) skipped.emplace_back(name.text(), e.message());
+        if (&card == &devices.front()) skipped.emplace_back(name.format + " + " + name.kv, e.message());
         continue;
       }
       PlanInput input = plan_input(in, source, *arm, card);
@@ -456,12 +458,12 @@ int run(const Invocation& in) {
       Json& list = doc["crossings"] = Json::array();
       for (const CrossingRow& c : crossings(on(devices.front()))) list.push_back({{"a", c.a}, {"b", c.b}, {"tokens", c.tokens}});
       Json& least = doc["cheapest"] = Json::array();
-      for (const auto& [from, p] : cheapest(on(devices.front()))) least.push_back({{"from_tokens", from}, {"arm", p->arm.name.text()}});
+      for (const auto& [from, p] : cheapest(on(devices.front()))) least.push_back({{"from_tokens", from}, {"arm", p->arm.label()}});
       Json& totals = doc["totals"] = Json::array();
       for (const Planned* p : on(devices.front())) {
         Json bytes = Json::object();
         for (const std::int64_t c : kContexts) bytes[std::to_string(c)] = total_at(*p, c);
-        totals.push_back({{"arm", p->arm.name.text()}, {"bytes", bytes}});
+        totals.push_back({{"arm", p->arm.label()}, {"bytes", bytes}});
       }
       Json& ranked = doc["devices_that_fit"] = Json::array();
       for (const Planned* p : ranking(in, plans)) ranked.push_back(p->input.card.name);
@@ -491,6 +493,7 @@ const Command plan_command = {
     .usage = {"MODEL --device h200,rtx4090", "--shape llama-3.3-70b --format fp8 --kv-cache-dtype fp8 --device h100-sxm --context 8192", "--shape qwen3-8b --compare --device l40s --plot memory.svg"},
     .details = "A device is a name of the table (all: every one), or sm=89,mem=8188MiB,bw=256GB/s; without one, this CPU.\n",
     .groups = with_model_groups({&plan_settings()}),
+    .defaults = {{"log-level", "error"}},
     .positional = "model",
     .run = run,
 };

@@ -175,7 +175,7 @@ void PlanSource::add_resident(Arm& a, const Card& card) const {
 
   KvFormatOptions kv{.dtype = a.name.kv, .plugin = in_.values.text("kv-plugin"), .block_tokens = static_cast<std::int32_t>(in_.values.integer("block-size", 16))};
   if (const auto format = KvFormat::make(host(), checkpoint, config, kv, *pool_)) {
-    a.kv_dtype = a.name.kv == "auto" ? format->scheme() : a.name.kv;
+    a.kv_dtype = a.name.kv != "auto" ? a.name.kv : format->scheme().empty() ? format->plugin().name : format->scheme();
     a.kv_bytes_per_token = static_cast<std::int64_t>(format->bytes_per_token());
     a.by_plugin[format->plugin().name] = 0;
     return;
@@ -192,9 +192,9 @@ Arm PlanSource::arm(const ArmName& name, const Card& card, bool stored) const {
   if (stored) add_stored(a);
   else add_resident(a, card);
   a.kv_block_bytes = a.kv_bytes_per_token * in_.values.integer("block-size", 16);
+  a.kv_narrow = a.kv_bytes_per_token < kv_bytes_per_token(shape_, 16);
   if (card.sm) {
-    const bool narrow_kv = a.kv_dtype.starts_with("fp8");
-    if (((a.math == "fp8" || narrow_kv) && !card.fp8) || (a.math == "fp4" && !card.fp4))
+    if (((a.math == "fp8" || a.kv_narrow) && !card.fp8) || (a.math == "fp4" && !card.fp4))
       a.notes.push_back(card.label + " has no native " + (a.math == "fp4" ? "FP4" : "FP8") + ": storage only, bf16 math; room and bandwidth are gained, prefill speed is not");
   }
   return a;

@@ -17,20 +17,21 @@ namespace qengine {
 struct ArmName {
   std::string format;  // "" = as the checkpoint is, 16 bits for a shape
   std::string kv;      // a --kv-cache-dtype
-
-  std::string text() const { return (format.empty() ? "as it is" : format) + " + " + kv; }
 };
 
 struct Arm {
   ArmName name;
   std::string kv_dtype;  // what `name.kv` came to
   WeightBytes weights;
+  bool kv_narrow = false;  // fewer than 16 bits a value
   std::int64_t kv_bytes_per_token = 0, kv_block_bytes = 0;
   bool stored = false;
   std::string math;    // what the weights' math needs natively: "fp8", "fp4" or ""
   int bits = 0;        // of a code; 0: unknown
   Json by_owner, by_plugin, layers;
   std::vector<std::string> notes;
+
+  std::string label() const { return (name.format.empty() ? "as it is" : name.format) + " + " + kv_dtype; }
 };
 
 // What is planned: a checkpoint, or a shape of the table.
