@@ -15,9 +15,6 @@
 
 namespace qengine {
 
-extern const Command eval_greedy_hash_command;
-extern const Command eval_greedy_command;
-
 namespace {
 
 constexpr float kTie = 0.05f;  // in ln p: a gap below it is a tie that rounding may flip
@@ -179,7 +176,7 @@ int run(const Invocation& in) {
   }
   const bool failed = !again.empty() && repeated < std::ssize(prompts);
   if (in.json()) {
-    Json doc = json_document(eval_greedy_hash_command);
+    Json doc = json_document(in.command);
     doc["prompts"] = std::move(list);
     if (!theirs.empty()) {
       doc["equal_count"] = equal;
@@ -197,18 +194,16 @@ int run(const Invocation& in) {
   return failed ? 6 : 0;
 }
 
-Command command(const char* name, const char* summary) {
-  return {.name = name,
-          .summary = summary,
-          .usage = {"MODEL --reference BF16_MODEL", "MODEL --quantization fp8_per_channel --reference MODEL --json", "MODEL --repeat"},
-          .groups = with_model_groups({&greedy_settings()}),
-          .positional = "model",
-          .run = run};
-}
-
 }  // namespace
 
-const Command eval_greedy_hash_command = command("eval greedy-hash", "greedy answers to 12 prompts: equal to a reference, or where they part");
-const Command eval_greedy_command = command("eval greedy", "the same as eval greedy-hash");
+extern const Command eval_greedy_hash_command;
+const Command eval_greedy_hash_command = {
+    .name = "eval greedy-hash",
+    .summary = "greedy answers to 12 prompts: equal to a reference, or where they part",
+    .usage = {"MODEL --reference BF16_MODEL", "MODEL --quantization fp8_per_channel --reference MODEL --json", "MODEL --repeat"},
+    .groups = with_model_groups({&greedy_settings()}),
+    .positional = "model",
+    .run = run,
+};
 
 }  // namespace qengine

@@ -11,7 +11,6 @@ extern const Command eval_logits_command;
 extern const Command eval_ppl_command;
 extern const Command eval_kl_command;
 extern const Command eval_greedy_hash_command;
-extern const Command eval_greedy_command;
 extern const Command bench_latency_command;
 extern const Command export_command;
 extern const Command requantize_command;
@@ -32,7 +31,6 @@ const std::vector<const Command*>& all_commands() {
       &eval_ppl_command,
       &eval_kl_command,
       &eval_greedy_hash_command,
-      &eval_greedy_command,
       &bench_latency_command,
       &export_command,
       &requantize_command,
