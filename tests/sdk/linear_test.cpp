@@ -196,11 +196,13 @@ TYPED_TEST(LinearTest, FastIsScalarBitForBitAndIndependentOfTheBatch) {
       const auto x = inputs(top, s.k, 11);
       qe::cpu::isa() = qe::cpu::Isa::scalar;
       const auto expected = l.run(x, top, s.k, s.n);
-      qe::cpu::isa() = best;
-      for (const std::int64_t m : {0, 1, 2, 3, 7, 8, 9, 16, 17, 64, 511}) {
-        if (m > top) continue;
-        const auto y = l.run(x, m, s.k, s.n);
-        for (std::int64_t i = 0; i < m * s.n; ++i) ASSERT_EQ(y[std::size_t(i)], expected[std::size_t(i)]) << "m " << m << " at " << i;
+      for (int isa = int(qe::cpu::Isa::avx2); isa <= int(best); ++isa) {
+        qe::cpu::isa() = qe::cpu::Isa(isa);
+        for (const std::int64_t m : {0, 1, 2, 3, 7, 8, 9, 16, 17, 64, 511}) {
+          if (m > top) continue;
+          const auto y = l.run(x, m, s.k, s.n);
+          for (std::int64_t i = 0; i < m * s.n; ++i) ASSERT_EQ(y[std::size_t(i)], expected[std::size_t(i)]) << "m " << m << " at " << i << ' ' << qe::cpu::isa_name(qe::cpu::isa());
+        }
       }
     }
   }

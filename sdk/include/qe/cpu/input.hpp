@@ -4,6 +4,7 @@
 #pragma once
 
 #include <qe/cpu/kernels.hpp>
+#include <qe/cpu/x86.hpp>
 #include <qe/format_ops.hpp>
 
 #include <cstdlib>
@@ -20,7 +21,12 @@ inline Isa& isa() {
     if (wish && std::string_view(wish) == "scalar") return found;
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) found = Isa::avx2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+      found = Isa::avx2;
+      if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni") && !(wish && std::string_view(wish) == "avx2"))
+        found = Isa::vnni;
+    }
 #endif
     return found;
   }();
@@ -33,10 +39,11 @@ inline const char* isa_name(Isa i) { return i == Isa::vnni ? "vnni" : i == Isa::
 struct Need {
   std::int64_t k = 0, columns = 0, spans = 0, span = 0;
   bool integer = false, mapped = false, act = false;
+  std::int64_t halves() const { return columns / (span == 16 ? 16 : kBlock); }  // integer sums of a token
 };
 
 struct Workspace {
-  std::uint64_t act = 0, x = 0, q = 0, scale = 0, sums = 0, total = 0;  // offsets
+  std::uint64_t act = 0, x = 0, q = 0, scale = 0, sums = 0, bias = 0, total = 0;  // offsets
 };
 inline Workspace workspace(const Need& need, std::int64_t m) {
   Workspace w;
@@ -48,11 +55,12 @@ inline Workspace workspace(const Need& need, std::int64_t m) {
   };
   const bool copies = need.mapped || need.columns != need.k;
   if (need.act) w.act = take(std::uint64_t(m * need.k) * 4);
-  if (need.integer || copies) w.x = take(std::uint64_t((need.integer ? 1 : m) * need.columns) * 4);
+  if (copies) w.x = take(std::uint64_t(m * need.columns) * 4);
   if (need.integer) {
     w.q = take(std::uint64_t(m * need.columns));
     w.scale = take(std::uint64_t(m * (need.columns / kBlock)) * 4);
     w.sums = take(std::uint64_t(m * need.spans) * 4);
+    w.bias = take(std::uint64_t(m * need.halves()) * 4);
   }
   w.total = at;
   return w;
@@ -60,51 +68,60 @@ inline Workspace workspace(const Need& need, std::int64_t m) {
 // Never less for more tokens, and m tokens fit in 64 + m times the bytes of one.
 inline std::uint64_t workspace_bytes(const Need& need, std::int64_t m) { return workspace(need, m).total; }
 
-inline Input prepare(const Need& need, const Activation& activation, const std::int32_t* map, const float* x, std::int64_t stride,
-                     std::int64_t m, void* memory, Isa) {
+// The tokens of one call. `each` spreads body(first, last) over the tokens when there are enough of them.
+template <class Each>
+Input prepare(const Need& need, const Activation& activation, const std::int32_t* map, const float* x, std::int64_t stride, std::int64_t m,
+              void* memory, Isa isa, Each&& each) {
   const Workspace w = workspace(need, m);
   std::byte* base = reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(memory) + 63) & ~std::uintptr_t{63});
-  if (activation.kind != Activation::none) {
-    float* y = reinterpret_cast<float*>(base + w.act);
-    for (std::int64_t t = 0; t < m; ++t) act::quantize_dequantize(activation, x + t * stride, y + t * need.k, need.k);
-    x = y;
-    stride = need.k;
-  }
-  const bool copies = need.mapped || need.columns != need.k;
+  const bool copies = need.mapped || need.columns != need.k, act = activation.kind != Activation::none;
+  auto* emulated = reinterpret_cast<float*>(base + w.act);
+  auto* ordered = reinterpret_cast<float*>(base + w.x);
+  auto* q = reinterpret_cast<std::int8_t*>(base + w.q);
+  auto* scale = reinterpret_cast<float*>(base + w.scale);
+  auto* sums = reinterpret_cast<float*>(base + w.sums);
+  auto* bias = reinterpret_cast<std::int32_t*>(base + w.bias);
+  const std::int64_t blocks = need.columns / kBlock;
+  if (act || copies || need.integer)
+    each([&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t t = first; t < last; ++t) {
+        const float* from = x + t * stride;
+        if (act) {
+          act::quantize_dequantize(activation, from, emulated + t * need.k, need.k);
+          from = emulated + t * need.k;
+        }
+        if (copies) {
+          float* to = ordered + t * need.columns;
+          if (map) {
+            for (std::int64_t c = 0; c < need.columns; ++c) to[c] = map[c] >= 0 ? from[map[c]] : 0.0f;
+          } else {
+            std::copy(from, from + need.k, to);
+            std::fill(to + need.k, to + need.columns, 0.0f);
+          }
+          from = to;
+        }
+        if (need.integer) {
+#if QE_X86
+          if (isa != Isa::scalar) {
+            avx2::quantize_token(from, need.columns, need.span, q + t * need.columns, scale + t * blocks, sums + t * need.spans, bias + t * need.halves());
+            continue;
+          }
+#endif
+          (void)isa;
+          scalar::quantize_token(from, need.columns, need.span, q + t * need.columns, scale + t * blocks, sums + t * need.spans, bias + t * need.halves());
+        }
+      }
+    });
   Input in;
   in.m = m;
   in.columns = need.columns;
   in.spans = need.spans;
-  float* columns = reinterpret_cast<float*>(base + w.x);
-  const auto order = [&](std::int64_t t, float* to) {
-    const float* from = x + t * stride;
-    if (map) {
-      for (std::int64_t c = 0; c < need.columns; ++c) to[c] = map[c] >= 0 ? from[map[c]] : 0.0f;
-    } else {
-      std::copy(from, from + need.k, to);
-      std::fill(to + need.k, to + need.columns, 0.0f);
-    }
-  };
-  if (!need.integer) {
-    if (copies)
-      for (std::int64_t t = 0; t < m; ++t) order(t, columns + t * need.columns);
-    in.x = copies ? columns : x;
-    in.x_stride = copies ? need.columns : stride;
-    return in;
-  }
-  auto* q = reinterpret_cast<std::int8_t*>(base + w.q);
-  auto* scale = reinterpret_cast<float*>(base + w.scale);
-  auto* sums = reinterpret_cast<float*>(base + w.sums);
-  const std::int64_t blocks = need.columns / kBlock;
-  for (std::int64_t t = 0; t < m; ++t) {
-    const float* from = x + t * stride;
-    if (copies) order(t, columns), from = columns;
-    for (std::int64_t b = 0; b < blocks; ++b) scale[t * blocks + b] = scalar::quantize_block(from + b * kBlock, q + t * need.columns + b * kBlock);
-    scalar::span_sums(q + t * need.columns, scale + t * blocks, need.columns, need.span, sums + t * need.spans);
-  }
+  in.x = copies ? ordered : act ? emulated : x;
+  in.x_stride = copies ? need.columns : act ? need.k : stride;
   in.q = q;
   in.scale = scale;
   in.sums = sums;
+  in.bias = bias;
   return in;
 }
 

@@ -33,6 +33,7 @@ struct Input {
   const std::int8_t* q = nullptr;  // [m][columns], within +-127
   const float* scale = nullptr;    // [m][columns / 32]
   const float* sums = nullptr;     // [m][spans]: of the quantized x over each span
+  const std::int32_t* bias = nullptr;  // [m][columns / min(span, 32)]: -128 times the integer sum
 };
 
 // Panels [begin, end) of one part times all tokens of the input.
@@ -76,8 +77,8 @@ inline float quantize_block(const float* x, std::int8_t* q) {
   return amax < 1e-30f ? 0.0f : amax / 127.0f;
 }
 
-// Sums of the quantized inputs over each span of one token.
-inline void span_sums(const std::int8_t* q, const float* scale, std::int64_t columns, std::int64_t span, float* sums) {
+// Sums of the quantized inputs over each span of one token, and what signed codes start from.
+inline void span_sums(const std::int8_t* q, const float* scale, std::int64_t columns, std::int64_t span, float* sums, std::int32_t* bias) {
   const std::int64_t step = std::min<std::int64_t>(span, kBlock);
   std::int64_t at = 0;
   for (std::int64_t c = 0; c < columns; ++at) {
@@ -86,9 +87,15 @@ inline void span_sums(const std::int8_t* q, const float* scale, std::int64_t col
       std::int32_t total = 0;
       for (std::int64_t i = 0; i < step; ++i) total += q[c + i];
       sum = std::fma(scale[c / kBlock], float(total), sum);
+      bias[c / step] = -128 * total;
     }
     sums[at] = sum;
   }
+}
+
+inline void quantize_token(const float* x, std::int64_t columns, std::int64_t span, std::int8_t* q, float* scale, float* sums, std::int32_t* bias) {
+  for (std::int64_t b = 0; b < columns / kBlock; ++b) scale[b] = quantize_block(x + b * kBlock, q + b * kBlock);
+  span_sums(q, scale, columns, span, sums, bias);
 }
 
 // ---- products --------------------------------------------------------------------------------------

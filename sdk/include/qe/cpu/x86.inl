@@ -13,6 +13,54 @@
 
 namespace qe::cpu::QE_ISA {
 
+inline constexpr int kAhead = 2048;  // bytes that one token's stream is prefetched ahead
+
+// ---- activations -----------------------------------------------------------------------------------
+// One token: int8 per 32 inputs, scales, sums and biases (scalar::quantize_block and span_sums, the same bits).
+QE_FN inline void quantize_token(const float* x, std::int64_t columns, std::int64_t span, std::int8_t* q, float* scale, float* sums, std::int32_t* bias) {
+  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const bool half = span == 16;
+  float sum = 0;
+  std::int64_t at = 0, left = span / kBlock;
+  for (std::int64_t b = 0; b < columns / kBlock; ++b) {
+    const float* p = x + b * kBlock;
+    const __m256 v0 = _mm256_loadu_ps(p), v1 = _mm256_loadu_ps(p + 8), v2 = _mm256_loadu_ps(p + 16), v3 = _mm256_loadu_ps(p + 24);
+    __m256i top = _mm256_max_epi32(_mm256_max_epi32(_mm256_and_si256(_mm256_castps_si256(v0), magnitude), _mm256_and_si256(_mm256_castps_si256(v1), magnitude)),
+                                   _mm256_max_epi32(_mm256_and_si256(_mm256_castps_si256(v2), magnitude), _mm256_and_si256(_mm256_castps_si256(v3), magnitude)));
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
+    const std::int32_t bits = _mm_cvtsi128_si32(m);
+    const float amax = std::bit_cast<float>(bits);
+    const bool finite = bits < 0x7f800000, zero = amax < 1e-30f;
+    const float inverse = zero || !finite ? 0.0f : 127.0f / amax, s = !finite ? std::bit_cast<float>(0x7fc00000u) : zero ? 0.0f : amax / 127.0f;
+    const __m256 f = _mm256_set1_ps(inverse);
+    __m256i i0 = _mm256_cvtps_epi32(_mm256_mul_ps(v0, f)), i1 = _mm256_cvtps_epi32(_mm256_mul_ps(v1, f));
+    __m256i i2 = _mm256_cvtps_epi32(_mm256_mul_ps(v2, f)), i3 = _mm256_cvtps_epi32(_mm256_mul_ps(v3, f));
+    // saturation to int16 and int8 does the clamping above, the maximum the one at -127
+    __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(i0, i1), _mm256_packs_epi32(i2, i3));
+    packed = _mm256_permutevar8x32_epi32(_mm256_max_epi8(packed, _mm256_set1_epi8(-127)), order);
+    if (!finite) packed = _mm256_setzero_si256();
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + b * kBlock), packed);
+    scale[b] = s;
+    const __m256i fours = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), packed), _mm256_set1_epi16(1));
+    __m128i low = _mm256_castsi256_si128(fours), high = _mm256_extracti128_si256(fours, 1);
+    low = _mm_hadd_epi32(low, high);
+    low = _mm_hadd_epi32(low, low);
+    const std::int32_t a = _mm_cvtsi128_si32(low), z = _mm_extract_epi32(low, 1);
+    if (half) {
+      sums[2 * b] = _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(s), _mm_set_ss(float(a)), _mm_setzero_ps()));
+      sums[2 * b + 1] = _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(s), _mm_set_ss(float(z)), _mm_setzero_ps()));
+      bias[2 * b] = -128 * a;
+      bias[2 * b + 1] = -128 * z;
+    } else {
+      sum = _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(s), _mm_set_ss(float(a + z)), _mm_set_ss(sum)));
+      bias[b] = -128 * (a + z);
+      if (--left == 0 || b + 1 == columns / kBlock) sums[at++] = sum, sum = 0, left = span / kBlock;
+    }
+  }
+}
+
 // ---- codes of a block ------------------------------------------------------------------------------
 QE_INLINE __m256i load256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 
@@ -24,22 +72,20 @@ QE_INLINE __m256i field(__m256i x, int bits, int from, int to) {
   return bits == 8 ? x : _mm256_and_si256(x, _mm256_set1_epi8(char(((1 << bits) - 1) << to)));
 }
 
-template <class F, int I, int At, int Shift>
-QE_INLINE void load_plane(const std::byte* p, __m256i (&w)[8]) {
-  constexpr int bits = F::Planes::kBits[I], per = 8 / bits, vectors = 8 / per;
-  QE_UNROLL for (int v = 0; v < vectors; ++v) {
-    const __m256i x = load256(p + At + 32 * v);
-    QE_UNROLL for (int t = 0; t < per; ++t) {
-      const __m256i f = field(x, bits, bits * t, Shift);
-      w[v + vectors * t] = I == 0 ? f : _mm256_or_si256(w[v + vectors * t], f);
-    }
-  }
-  if constexpr (I + 1 < F::Planes::kCount) load_plane<F, I + 1, At + 32 * vectors, Shift + bits>(p, w);
-}
-
-// The 8 vectors of a block: byte 4r + i of w[j] is the code of row r, column 4j + i.
+// Vector j of a block: byte 4r + i is the code of row r, column 4j + i.
 template <class F>
-QE_INLINE void load_codes(const std::byte* p, __m256i (&w)[8]) { load_plane<F, 0, 0, 0>(p, w); }
+QE_INLINE __m256i code_vector(const std::byte* p, int j) {
+  __m256i w{};
+  int shift = 0;
+  QE_UNROLL for (int i = 0; i < F::Planes::kCount; ++i) {
+    const int bits = F::Planes::kBits[std::size_t(i)], vectors = bits;  // 8 / (8 / bits)
+    const __m256i f = field(load256(p + 32 * (j % vectors)), bits, bits * (j / vectors), shift);
+    w = i == 0 ? f : _mm256_or_si256(w, f);
+    p += 32 * vectors;
+    shift += bits;
+  }
+  return w;
+}
 
 // ---- records ---------------------------------------------------------------------------------------
 struct Terms8 {
@@ -146,21 +192,23 @@ QE_INLINE void store_rows(float* out, __m256 v, int rows) {
 }
 
 // ---- integers --------------------------------------------------------------------------------------
-// Codes to operands of the byte product.
+// Operands of the byte product. Unsigned ones, but for signed formats without VNNI; with it these are
+// raised by 128, and the activations' sum starts 128 times lower (Input::bias).
 template <class F>
-QE_INLINE void to_operands(__m256i (&w)[8]) {
+QE_INLINE __m256i operand(const std::byte* block, int j) {
   using Op = Operand<F>;
+  __m256i w = code_vector<F>(block, j);
   if constexpr (Op::kSteps) {
     alignas(16) static constexpr auto table = [] {
       std::array<std::int8_t, 16> t{};
-      for (int c = 0; c < (1 << F::Planes::bits); ++c) t[std::size_t(c)] = std::int8_t(Op::of(std::uint32_t(c)));
+      for (int c = 0; c < (1 << F::Planes::bits); ++c) t[std::size_t(c)] = std::int8_t(Op::of(std::uint32_t(c)) + (QE_VNNI && Op::kSigned ? 128 : 0));
       return t;
     }();
-    const __m256i t = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table.data())));
-    QE_UNROLL for (int j = 0; j < 8; ++j) w[j] = _mm256_shuffle_epi8(t, w[j]);
-  } else if constexpr (Op::kSigned) {
-    QE_UNROLL for (int j = 0; j < 8; ++j) w[j] = _mm256_xor_si256(w[j], _mm256_set1_epi8(char(0x80)));
+    w = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table.data()))), w);
+  } else if constexpr (Op::kSigned && !QE_VNNI) {
+    w = _mm256_xor_si256(w, _mm256_set1_epi8(char(0x80)));
   }
+  return w;
 }
 
 QE_INLINE __m256i broadcast4(const std::int8_t* q) {
@@ -169,24 +217,38 @@ QE_INLINE __m256i broadcast4(const std::int8_t* q) {
   return _mm256_set1_epi32(v);
 }
 
-// Exact sums of vectors [J, J + Count) of a block for 8 rows: operand * activation.
-template <class F, int J, int Count>
-QE_INLINE __m256i dot(const __m256i (&w)[8], const __m256i (&magnitude)[8], const std::int8_t* q) {
+// d[t] = exact sum over vectors [J, J + Count) of a block, operand * activation, for 8 rows.
+template <class F, int T, int J, int Count>
+QE_INLINE void dots(const std::byte* block, const std::int8_t* q, std::int64_t q_stride, const std::int32_t* bias, std::int64_t bias_stride, __m256i (&d)[T]) {
   using Op = Operand<F>;
+#if QE_VNNI
+  QE_UNROLL for (int t = 0; t < T; ++t) d[t] = Op::kSigned ? _mm256_set1_epi32(bias[t * bias_stride]) : _mm256_setzero_si256();
+  QE_UNROLL for (int j = J; j < J + Count; ++j) {
+    const __m256i w = operand<F>(block, j);
+    QE_UNROLL for (int t = 0; t < T; ++t) d[t] = _mm256_dpbusd_epi32(d[t], w, broadcast4(q + t * q_stride + 4 * j));
+  }
+#else
+  (void)bias, (void)bias_stride;
   const __m256i ones = _mm256_set1_epi16(1);
-  __m256i total{}, part{};
+  __m256i part[T];
   int added = 0;
   QE_UNROLL for (int j = J; j < J + Count; ++j) {
-    const __m256i x = broadcast4(q + 4 * j);
-    const __m256i pairs = Op::kSigned ? _mm256_maddubs_epi16(magnitude[j], _mm256_sign_epi8(x, w[j])) : _mm256_maddubs_epi16(w[j], x);
-    part = added == 0 ? pairs : _mm256_add_epi16(part, pairs);
+    const __m256i w = operand<F>(block, j);
+    [[maybe_unused]] const __m256i magnitude = _mm256_abs_epi8(w);
+    QE_UNROLL for (int t = 0; t < T; ++t) {
+      const __m256i x = broadcast4(q + t * q_stride + 4 * j);
+      const __m256i pairs = Op::kSigned ? _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, w)) : _mm256_maddubs_epi16(w, x);
+      part[t] = added == 0 ? pairs : _mm256_add_epi16(part[t], pairs);
+    }
     if (++added == Op::kAdds || j + 1 == J + Count) {
-      const __m256i four = _mm256_madd_epi16(part, ones);
-      total = j < J + Op::kAdds ? four : _mm256_add_epi32(total, four);
+      QE_UNROLL for (int t = 0; t < T; ++t) {
+        const __m256i four = _mm256_madd_epi16(part[t], ones);
+        d[t] = j < J + Op::kAdds ? four : _mm256_add_epi32(d[t], four);
+      }
       added = 0;
     }
   }
-  return total;
+#endif
 }
 
 // What the sum of a span's inputs is multiplied with: offset, zero and the base of the operands.
@@ -205,10 +267,11 @@ template <class F, int T, bool Half>
 QE_FN void integer_tile(const std::byte* panel, const Layout& l, const Input& in, std::int64_t token, float* out, std::int64_t out_stride, int rows) {
   using M = typename F::Meta;
   using Op = Operand<F>;
-  const std::int64_t blocks = l.columns / kBlock, per_span = Half ? 1 : l.span / kBlock;
-  const std::int8_t* q = in.q + token * in.columns;
+  const std::int64_t blocks = l.columns / kBlock, per_span = Half ? 1 : l.span / kBlock, q_stride = in.columns, bias_stride = Half ? 2 * blocks : blocks;
+  const std::int8_t* q = in.q + token * q_stride;
   const float* scale = in.scale + token * blocks;
   const float* sums = in.sums + token * in.spans;
+  const std::int32_t* bias = in.bias + token * bias_stride;
   const std::byte* codes = panel + l.code_at;
   __m256 acc[T];
   QE_UNROLL for (int t = 0; t < T; ++t) acc[t] = _mm256_setzero_ps();
@@ -218,38 +281,33 @@ QE_FN void integer_tile(const std::byte* panel, const Layout& l, const Input& in
     QE_UNROLL for (int t = 0; t < T; ++t) chain[t] = _mm256_setzero_ps();
     const std::int64_t first = b, end = std::min(blocks, b + per_span);
     do {
-      __m256i w[8], magnitude[8];
-      load_codes<F>(codes + b * l.block_bytes, w);
-      if constexpr (T <= 2) {  // the stream ahead: lines of the next blocks
-        QE_UNROLL for (int line = 0; line < F::Planes::bits; line += 2)
-          _mm_prefetch(reinterpret_cast<const char*>(codes + b * l.block_bytes + 2048 + 32 * line), _MM_HINT_T0);
-      }
-      to_operands<F>(w);
-      if constexpr (Op::kSigned) QE_UNROLL for (int j = 0; j < 8; ++j) magnitude[j] = _mm256_abs_epi8(w[j]);
+      const std::byte* block = codes + b * l.block_bytes;
+      QE_UNROLL for (int line = 0; line < F::Planes::bits; line += 2) _mm_prefetch(reinterpret_cast<const char*>(block + kAhead + 32 * line), _MM_HINT_T0);
+      __m256i d[T];
       if constexpr (Half) {
-        const Terms8 a = terms8_at<M>(panel, l, b * kBlock, 2 * b), z = terms8_at<M>(panel, l, b * kBlock, 2 * b + 1);
-        QE_UNROLL for (int t = 0; t < T; ++t) {
-          const __m256 xs = _mm256_broadcast_ss(scale + t * blocks + b);
-          const __m256 low = _mm256_mul_ps(_mm256_cvtepi32_ps(dot<F, 0, 4>(w, magnitude, q + t * in.columns + b * kBlock)), xs);
-          const __m256 high = _mm256_mul_ps(_mm256_cvtepi32_ps(dot<F, 4, 4>(w, magnitude, q + t * in.columns + b * kBlock)), xs);
-          acc[t] = _mm256_fmadd_ps(low, _mm256_mul_ps(a.scale, _mm256_set1_ps(Op::kStep)), acc[t]);
-          if constexpr (kCorrects<F>) acc[t] = _mm256_fmadd_ps(correction<F>(a), _mm256_broadcast_ss(sums + t * in.spans + 2 * b), acc[t]);
-          acc[t] = _mm256_fmadd_ps(high, _mm256_mul_ps(z.scale, _mm256_set1_ps(Op::kStep)), acc[t]);
-          if constexpr (kCorrects<F>) acc[t] = _mm256_fmadd_ps(correction<F>(z), _mm256_broadcast_ss(sums + t * in.spans + 2 * b + 1), acc[t]);
+        QE_UNROLL for (int half = 0; half < 2; ++half) {
+          if (half == 0) dots<F, T, 0, 4>(block, q + b * kBlock, q_stride, bias + 2 * b, bias_stride, d);
+          else dots<F, T, 4, 4>(block, q + b * kBlock, q_stride, bias + 2 * b + 1, bias_stride, d);
+          const Terms8 a = terms8_at<M>(panel, l, b * kBlock, 2 * b + half);
+          const __m256 step = _mm256_mul_ps(a.scale, _mm256_set1_ps(Op::kStep));
+          [[maybe_unused]] const __m256 base = correction<F>(a);
+          QE_UNROLL for (int t = 0; t < T; ++t) {
+            acc[t] = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(d[t]), _mm256_broadcast_ss(scale + t * blocks + b)), step, acc[t]);
+            if constexpr (kCorrects<F>) acc[t] = _mm256_fmadd_ps(base, _mm256_broadcast_ss(sums + t * in.spans + 2 * b + half), acc[t]);
+          }
         }
       } else {
-        QE_UNROLL for (int t = 0; t < T; ++t) {
-          const __m256i d = dot<F, 0, 8>(w, magnitude, q + t * in.columns + b * kBlock);
-          chain[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(d), _mm256_broadcast_ss(scale + t * blocks + b), chain[t]);
-        }
+        dots<F, T, 0, 8>(block, q + b * kBlock, q_stride, bias + b, bias_stride, d);
+        QE_UNROLL for (int t = 0; t < T; ++t) chain[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(d[t]), _mm256_broadcast_ss(scale + t * blocks + b), chain[t]);
       }
     } while (++b < end);
     if constexpr (!Half) {
       const Terms8 a = terms8_at<M>(panel, l, first * kBlock, span);
       const __m256 step = _mm256_mul_ps(a.scale, _mm256_set1_ps(Op::kStep));
+      [[maybe_unused]] const __m256 base = correction<F>(a);
       QE_UNROLL for (int t = 0; t < T; ++t) {
         acc[t] = _mm256_fmadd_ps(chain[t], step, acc[t]);
-        if constexpr (kCorrects<F>) acc[t] = _mm256_fmadd_ps(correction<F>(a), _mm256_broadcast_ss(sums + t * in.spans + span), acc[t]);
+        if constexpr (kCorrects<F>) acc[t] = _mm256_fmadd_ps(base, _mm256_broadcast_ss(sums + t * in.spans + span), acc[t]);
       }
     }
     ++span;
@@ -265,7 +323,7 @@ template <class F, bool Half>
 QE_FN void integer_panels(const Job& j) {
   const Layout& l = *j.layout;
   // Tokens in blocks whose int8 inputs stay in L2 while the panels pass by.
-  const std::int64_t block = std::max<std::int64_t>(4, std::min<std::int64_t>(j.in->m, (std::int64_t{192} << 10) / std::max<std::int64_t>(1, l.columns) / 4 * 4));
+  const std::int64_t block = std::max<std::int64_t>(8, std::min<std::int64_t>(j.in->m, (std::int64_t{192} << 10) / std::max<std::int64_t>(1, l.columns) / 8 * 8));
   for (std::int64_t t0 = 0; t0 < j.in->m; t0 += block) {
     const std::int64_t t1 = std::min(j.in->m, t0 + block);
     for (std::int64_t p = j.begin; p < j.end; ++p) {
@@ -273,6 +331,9 @@ QE_FN void integer_panels(const Job& j) {
       const int rows = int(std::min<std::int64_t>(kRows, l.n - p * kRows));
       float* out = j.out + p * kRows;
       std::int64_t t = t0;
+#if QE_VNNI
+      for (; t + 8 <= t1; t += 8) integer_tile<F, 8, Half>(panel, l, *j.in, t, out, j.out_stride, rows);
+#endif
       for (; t + 4 <= t1; t += 4) integer_tile<F, 4, Half>(panel, l, *j.in, t, out, j.out_stride, rows);
       if (t + 2 <= t1) integer_tile<F, 2, Half>(panel, l, *j.in, t, out, j.out_stride, rows), t += 2;
       if (t < t1) integer_tile<F, 1, Half>(panel, l, *j.in, t, out, j.out_stride, rows);
@@ -291,33 +352,33 @@ QE_INLINE void decode_values(const std::byte* p, float* out) {
       QE_UNROLL for (int c = 0; c < kBlock; ++c) _mm256_storeu_ps(out + 8 * c, F::kWide == Wide::bf16 ? load_bf16x8(p + 16 * c) : load_f16x8(p + 16 * c));
     }
   } else {
-    __m256i w[8];
-    load_codes<F>(p, w);
     alignas(32) static constexpr auto table = [] {
       std::array<float, (1 << F::Planes::bits) < 16 ? 16 : (1 << F::Planes::bits)> t{};
       for (std::size_t c = 0; c < (std::size_t{1} << F::Planes::bits); ++c) t[c] = F::value(std::uint32_t(c));
       return t;
     }();
     [[maybe_unused]] const __m256 low = _mm256_loadu_ps(table.data()), high = _mm256_loadu_ps(table.data() + 8);
-    QE_UNROLL for (int j = 0; j < 8; ++j)
+    QE_UNROLL for (int j = 0; j < 8; ++j) {
+      const __m256i w = code_vector<F>(p, j);
       QE_UNROLL for (int i = 0; i < 4; ++i) {
         __m256 v;
         if constexpr (kKind<F> == Kind::e4m3) {
-          v = e4m3x8(_mm256_slli_epi32(w[j], 24 - 8 * i));
+          v = e4m3x8(_mm256_slli_epi32(w, 24 - 8 * i));
         } else if constexpr (kKind<F> == Kind::e5m2) {
-          v = e5m2x8(_mm256_slli_epi32(w[j], 24 - 8 * i));
+          v = e5m2x8(_mm256_slli_epi32(w, 24 - 8 * i));
         } else if constexpr (kKind<F> == Kind::ramp) {
-          const __m256i c = _mm256_and_si256(_mm256_srli_epi32(w[j], 8 * i), _mm256_set1_epi32(255));
+          const __m256i c = _mm256_and_si256(_mm256_srli_epi32(w, 8 * i), _mm256_set1_epi32(255));
           v = _mm256_add_ps(_mm256_cvtepi32_ps(c), _mm256_set1_ps(F::value(0)));
         } else if constexpr (F::Planes::bits <= 4) {  // the permutes read the low three bits, the blend the fourth
-          const __m256i c = _mm256_srli_epi32(w[j], 8 * i);
-          v = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, c), _mm256_permutevar8x32_ps(high, c), _mm256_castsi256_ps(_mm256_slli_epi32(w[j], 28 - 8 * i)));
+          const __m256i c = _mm256_srli_epi32(w, 8 * i);
+          v = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, c), _mm256_permutevar8x32_ps(high, c), _mm256_castsi256_ps(_mm256_slli_epi32(w, 28 - 8 * i)));
         } else {
-          const __m256i c = _mm256_and_si256(_mm256_srli_epi32(w[j], 8 * i), _mm256_set1_epi32(255));
+          const __m256i c = _mm256_and_si256(_mm256_srli_epi32(w, 8 * i), _mm256_set1_epi32(255));
           v = _mm256_i32gather_ps(table.data(), c, 4);
         }
         _mm256_storeu_ps(out + 8 * (4 * j + i), v);
       }
+    }
   }
 }
 
