@@ -82,6 +82,12 @@ Input prepare(const Need& need, const Activation& activation, const std::int32_t
   auto* sums = reinterpret_cast<float*>(base + w.sums);
   auto* bias = reinterpret_cast<std::int32_t*>(base + w.bias);
   const std::int64_t blocks = need.columns / kBlock;
+#if QE_X86
+  const int widest = isa == Isa::vnni ? vnni::kWidest : isa == Isa::avx2 ? avx2::kWidest : 1;
+#else
+  const int widest = 1;
+  (void)isa;
+#endif
   if (act || copies || need.integer)
     each([&](std::int64_t first, std::int64_t last) {
       for (std::int64_t t = first; t < last; ++t) {
@@ -101,14 +107,15 @@ Input prepare(const Need& need, const Activation& activation, const std::int32_t
           from = to;
         }
         if (need.integer) {
+          const std::int64_t width = tile_width(t, m, widest), lane = t % width, at = t - lane;
+          const TokenOut out{q + at * need.columns, scale + at * blocks, sums + at * need.spans, bias + at * need.halves(), width, lane};
 #if QE_X86
           if (isa != Isa::scalar) {
-            avx2::quantize_token(from, need.columns, need.span, q + t * need.columns, scale + t * blocks, sums + t * need.spans, bias + t * need.halves());
+            avx2::quantize_token(from, need.columns, need.span, out);
             continue;
           }
 #endif
-          (void)isa;
-          scalar::quantize_token(from, need.columns, need.span, q + t * need.columns, scale + t * blocks, sums + t * need.spans, bias + t * need.halves());
+          scalar::quantize_token(from, need.columns, need.span, out);
         }
       }
     });
@@ -118,6 +125,7 @@ Input prepare(const Need& need, const Activation& activation, const std::int32_t
   in.spans = need.spans;
   in.x = copies ? ordered : act ? emulated : x;
   in.x_stride = copies ? need.columns : act ? need.k : stride;
+  in.widest = widest;
   in.q = q;
   in.scale = scale;
   in.sums = sums;

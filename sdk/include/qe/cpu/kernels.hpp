@@ -26,14 +26,34 @@ namespace qe::cpu {
 inline constexpr int kSegment = 256;  // columns of one chain, at most
 
 // Activations of up to m tokens, made ready once a call and shared by the parts of a layer.
+//
+// Quantized ones lie in tiles of T tokens, the widest first (tile_width); a tile that starts at token t
+// starts at t * (numbers of one token), and within it the tokens are the second dimension from the
+// left, so that a kernel reaches all of them from one pointer.
 struct Input {
   std::int64_t m = 0, columns = 0, spans = 0;
   const float* x = nullptr;       // [m][x_stride]: float and exact paths; columns ordered and padded
   std::int64_t x_stride = 0;
-  const std::int8_t* q = nullptr;  // [m][columns], within +-127
-  const float* scale = nullptr;    // [m][columns / 32]
-  const float* sums = nullptr;     // [m][spans]: of the quantized x over each span
-  const std::int32_t* bias = nullptr;  // [m][columns / min(span, 32)]: -128 times the integer sum
+  int widest = 1;                  // largest T: 1, 2, 4 or 8
+  const std::int8_t* q = nullptr;  // [columns / 32][T][32], within +-127
+  const float* scale = nullptr;    // [columns / 32][T]
+  const float* sums = nullptr;     // [spans][T]: of the quantized x over each span
+  const std::int32_t* bias = nullptr;  // [columns / min(span, 32)][T]: -128 times the integer sum
+};
+
+// Tokens of the tile that holds token t of m; it starts at t / width * width.
+inline int tile_width(std::int64_t t, std::int64_t m, int widest) {
+  int w = widest;
+  while (t >= m / w * w) w /= 2;
+  return w;
+}
+
+// Where one token's quantized numbers go: token `lane` of a tile of `width`.
+struct TokenOut {
+  std::int8_t* q;
+  float *scale, *sums;
+  std::int32_t* bias;
+  std::int64_t width, lane;
 };
 
 // Panels [begin, end) of one part times all tokens of the input.
@@ -77,25 +97,21 @@ inline float quantize_block(const float* x, std::int8_t* q) {
   return amax < 1e-30f ? 0.0f : amax / 127.0f;
 }
 
-// Sums of the quantized inputs over each span of one token, and what signed codes start from.
-inline void span_sums(const std::int8_t* q, const float* scale, std::int64_t columns, std::int64_t span, float* sums, std::int32_t* bias) {
+// One token: codes, scales, sums over the spans, and what signed codes start from.
+inline void quantize_token(const float* x, std::int64_t columns, std::int64_t span, const TokenOut& out) {
   const std::int64_t step = std::min<std::int64_t>(span, kBlock);
-  std::int64_t at = 0;
-  for (std::int64_t c = 0; c < columns; ++at) {
-    float sum = 0;
-    for (const std::int64_t end = std::min(columns, c + span); c < end; c += step) {
-      std::int32_t total = 0;
-      for (std::int64_t i = 0; i < step; ++i) total += q[c + i];
-      sum = std::fma(scale[c / kBlock], float(total), sum);
-      bias[c / step] = -128 * total;
-    }
-    sums[at] = sum;
+  float sum = 0;
+  for (std::int64_t c = 0; c < columns; c += step) {
+    const std::int64_t b = c / kBlock;
+    std::int8_t* q = out.q + (b * out.width + out.lane) * kBlock;
+    float& scale = out.scale[b * out.width + out.lane];
+    if (c % kBlock == 0) scale = quantize_block(x + c, q);
+    std::int32_t total = 0;
+    for (std::int64_t i = 0; i < step; ++i) total += q[c % kBlock + i];
+    sum = std::fma(scale, float(total), sum);
+    out.bias[c / step * out.width + out.lane] = -128 * total;
+    if ((c + step) % span == 0 || c + step == columns) out.sums[c / span * out.width + out.lane] = sum, sum = 0;
   }
-}
-
-inline void quantize_token(const float* x, std::int64_t columns, std::int64_t span, std::int8_t* q, float* scale, float* sums, std::int32_t* bias) {
-  for (std::int64_t b = 0; b < columns / kBlock; ++b) scale[b] = quantize_block(x + b * kBlock, q + b * kBlock);
-  span_sums(q, scale, columns, span, sums, bias);
 }
 
 // ---- products --------------------------------------------------------------------------------------

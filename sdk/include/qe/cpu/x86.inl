@@ -16,12 +16,16 @@ namespace qe::cpu::QE_ISA {
 inline constexpr int kAhead = 2048;  // bytes that one token's stream is prefetched ahead
 
 // ---- activations -----------------------------------------------------------------------------------
-// One token: int8 per 32 inputs, scales, sums and biases (scalar::quantize_block and span_sums, the same bits).
-QE_FN inline void quantize_token(const float* x, std::int64_t columns, std::int64_t span, std::int8_t* q, float* scale, float* sums, std::int32_t* bias) {
+// scalar::quantize_token, the same bits.
+QE_FN inline void quantize_token(const float* x, std::int64_t columns, std::int64_t span, const TokenOut& out) {
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   const bool half = span == 16;
+  const std::int64_t width = out.width;
+  std::int8_t* q = out.q + out.lane * kBlock;
+  float *scale = out.scale + out.lane, *sums = out.sums + out.lane;
+  std::int32_t* bias = out.bias + out.lane;
   float sum = 0;
-  std::int64_t at = 0, left = span / kBlock;
+  std::int64_t left = span / kBlock;
   for (std::int64_t b = 0; b < columns / kBlock; ++b) {
     const float* p = x + b * kBlock;
     const __m256 v0 = _mm256_loadu_ps(p), v1 = _mm256_loadu_ps(p + 8), v2 = _mm256_loadu_ps(p + 16), v3 = _mm256_loadu_ps(p + 24);
@@ -41,22 +45,22 @@ QE_FN inline void quantize_token(const float* x, std::int64_t columns, std::int6
     __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(i0, i1), _mm256_packs_epi32(i2, i3));
     packed = _mm256_permutevar8x32_epi32(_mm256_max_epi8(packed, _mm256_set1_epi8(-127)), order);
     if (!finite) packed = _mm256_setzero_si256();
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + b * kBlock), packed);
-    scale[b] = s;
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + b * width * kBlock), packed);
+    scale[b * width] = s;
     const __m256i fours = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), packed), _mm256_set1_epi16(1));
     __m128i low = _mm256_castsi256_si128(fours), high = _mm256_extracti128_si256(fours, 1);
     low = _mm_hadd_epi32(low, high);
     low = _mm_hadd_epi32(low, low);
     const std::int32_t a = _mm_cvtsi128_si32(low), z = _mm_extract_epi32(low, 1);
     if (half) {
-      sums[2 * b] = _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(s), _mm_set_ss(float(a)), _mm_setzero_ps()));
-      sums[2 * b + 1] = _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(s), _mm_set_ss(float(z)), _mm_setzero_ps()));
-      bias[2 * b] = -128 * a;
-      bias[2 * b + 1] = -128 * z;
+      sums[2 * b * width] = _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(s), _mm_set_ss(float(a)), _mm_setzero_ps()));
+      sums[(2 * b + 1) * width] = _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(s), _mm_set_ss(float(z)), _mm_setzero_ps()));
+      bias[2 * b * width] = -128 * a;
+      bias[(2 * b + 1) * width] = -128 * z;
     } else {
       sum = _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(s), _mm_set_ss(float(a + z)), _mm_set_ss(sum)));
-      bias[b] = -128 * (a + z);
-      if (--left == 0 || b + 1 == columns / kBlock) sums[at++] = sum, sum = 0, left = span / kBlock;
+      bias[b * width] = -128 * (a + z);
+      if (--left == 0 || b + 1 == columns / kBlock) *sums = sum, sums += width, sum = 0, left = span / kBlock;
     }
   }
 }
@@ -219,16 +223,16 @@ QE_INLINE __m256i broadcast4(const std::int8_t* q) {
 
 // d[t] = exact sum over vectors [J, J + Count) of a block, operand * activation, for 8 rows.
 template <class F, int T, int J, int Count>
-QE_INLINE void dots(const std::byte* block, const std::int8_t* q, std::int64_t q_stride, const std::int32_t* bias, std::int64_t bias_stride, __m256i (&d)[T]) {
+QE_INLINE void dots(const std::byte* block, const std::int8_t* q, const std::int32_t* bias, __m256i (&d)[T]) {
   using Op = Operand<F>;
 #if QE_VNNI
-  QE_UNROLL for (int t = 0; t < T; ++t) d[t] = Op::kSigned ? _mm256_set1_epi32(bias[t * bias_stride]) : _mm256_setzero_si256();
+  QE_UNROLL for (int t = 0; t < T; ++t) d[t] = Op::kSigned ? _mm256_set1_epi32(bias[t]) : _mm256_setzero_si256();
   QE_UNROLL for (int j = J; j < J + Count; ++j) {
     const __m256i w = operand<F>(block, j);
-    QE_UNROLL for (int t = 0; t < T; ++t) d[t] = _mm256_dpbusd_epi32(d[t], w, broadcast4(q + t * q_stride + 4 * j));
+    QE_UNROLL for (int t = 0; t < T; ++t) d[t] = _mm256_dpbusd_epi32(d[t], w, broadcast4(q + kBlock * t + 4 * j));
   }
 #else
-  (void)bias, (void)bias_stride;
+  (void)bias;
   const __m256i ones = _mm256_set1_epi16(1);
   __m256i part[T];
   int added = 0;
@@ -236,7 +240,7 @@ QE_INLINE void dots(const std::byte* block, const std::int8_t* q, std::int64_t q
     const __m256i w = operand<F>(block, j);
     [[maybe_unused]] const __m256i magnitude = _mm256_abs_epi8(w);
     QE_UNROLL for (int t = 0; t < T; ++t) {
-      const __m256i x = broadcast4(q + t * q_stride + 4 * j);
+      const __m256i x = broadcast4(q + kBlock * t + 4 * j);
       const __m256i pairs = Op::kSigned ? _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, w)) : _mm256_maddubs_epi16(w, x);
       part[t] = added == 0 ? pairs : _mm256_add_epi16(part[t], pairs);
     }
@@ -262,44 +266,50 @@ QE_INLINE __m256 correction(const Terms8& t) {
   return base;
 }
 
-// One panel times T tokens. Half: spans of 16 columns.
+// One panel times the tile of T tokens that starts at `token`. Half: spans of 16 columns.
 template <class F, int T, bool Half>
 QE_FN void integer_tile(const std::byte* panel, const Layout& l, const Input& in, std::int64_t token, float* out, std::int64_t out_stride, int rows) {
   using M = typename F::Meta;
   using Op = Operand<F>;
-  const std::int64_t blocks = l.columns / kBlock, per_span = Half ? 1 : l.span / kBlock, q_stride = in.columns, bias_stride = Half ? 2 * blocks : blocks;
-  const std::int8_t* q = in.q + token * q_stride;
+  constexpr std::int64_t kBlockBytes = 32 * F::Planes::bits;
+  const std::int64_t blocks = l.columns / kBlock, per_span = Half ? 1 : l.span / kBlock;
+  const std::int8_t* q = in.q + token * in.columns;
   const float* scale = in.scale + token * blocks;
   const float* sums = in.sums + token * in.spans;
-  const std::int32_t* bias = in.bias + token * bias_stride;
-  const std::byte* codes = panel + l.code_at;
+  const std::int32_t* bias = in.bias + token * (Half ? 2 * blocks : blocks);
+  const std::byte* block = panel + l.code_at;
   __m256 acc[T];
   QE_UNROLL for (int t = 0; t < T; ++t) acc[t] = _mm256_setzero_ps();
   std::int64_t span = 0;
-  for (std::int64_t b = 0; b < blocks;) {
+  for (std::int64_t b = 0; b < blocks; ++span) {
     __m256 chain[T];
     QE_UNROLL for (int t = 0; t < T; ++t) chain[t] = _mm256_setzero_ps();
     const std::int64_t first = b, end = std::min(blocks, b + per_span);
     do {
-      const std::byte* block = codes + b * l.block_bytes;
       QE_UNROLL for (int line = 0; line < F::Planes::bits; line += 2) _mm_prefetch(reinterpret_cast<const char*>(block + kAhead + 32 * line), _MM_HINT_T0);
       __m256i d[T];
       if constexpr (Half) {
         QE_UNROLL for (int half = 0; half < 2; ++half) {
-          if (half == 0) dots<F, T, 0, 4>(block, q + b * kBlock, q_stride, bias + 2 * b, bias_stride, d);
-          else dots<F, T, 4, 4>(block, q + b * kBlock, q_stride, bias + 2 * b + 1, bias_stride, d);
+          if (half == 0) dots<F, T, 0, 4>(block, q, bias, d);
+          else dots<F, T, 4, 4>(block, q, bias + T, d);
           const Terms8 a = terms8_at<M>(panel, l, b * kBlock, 2 * b + half);
           const __m256 step = _mm256_mul_ps(a.scale, _mm256_set1_ps(Op::kStep));
           [[maybe_unused]] const __m256 base = correction<F>(a);
           QE_UNROLL for (int t = 0; t < T; ++t) {
-            acc[t] = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(d[t]), _mm256_broadcast_ss(scale + t * blocks + b)), step, acc[t]);
-            if constexpr (kCorrects<F>) acc[t] = _mm256_fmadd_ps(base, _mm256_broadcast_ss(sums + t * in.spans + 2 * b + half), acc[t]);
+            acc[t] = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(d[t]), _mm256_broadcast_ss(scale + t)), step, acc[t]);
+            if constexpr (kCorrects<F>) acc[t] = _mm256_fmadd_ps(base, _mm256_broadcast_ss(sums + half * T + t), acc[t]);
           }
         }
+        bias += 2 * T;
+        sums += 2 * T;
       } else {
-        dots<F, T, 0, 8>(block, q + b * kBlock, q_stride, bias + b, bias_stride, d);
-        QE_UNROLL for (int t = 0; t < T; ++t) chain[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(d[t]), _mm256_broadcast_ss(scale + t * blocks + b), chain[t]);
+        dots<F, T, 0, 8>(block, q, bias, d);
+        QE_UNROLL for (int t = 0; t < T; ++t) chain[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(d[t]), _mm256_broadcast_ss(scale + t), chain[t]);
+        bias += T;
       }
+      q += kBlock * T;
+      scale += T;
+      block += kBlockBytes;
     } while (++b < end);
     if constexpr (!Half) {
       const Terms8 a = terms8_at<M>(panel, l, first * kBlock, span);
@@ -307,10 +317,10 @@ QE_FN void integer_tile(const std::byte* panel, const Layout& l, const Input& in
       [[maybe_unused]] const __m256 base = correction<F>(a);
       QE_UNROLL for (int t = 0; t < T; ++t) {
         acc[t] = _mm256_fmadd_ps(chain[t], step, acc[t]);
-        if constexpr (kCorrects<F>) acc[t] = _mm256_fmadd_ps(base, _mm256_broadcast_ss(sums + t * in.spans + span), acc[t]);
+        if constexpr (kCorrects<F>) acc[t] = _mm256_fmadd_ps(base, _mm256_broadcast_ss(sums + t), acc[t]);
       }
+      sums += T;
     }
-    ++span;
   }
   if constexpr (HasRowScale<F>) {
     const __m256 row = row_factors<F>(panel);
@@ -319,11 +329,13 @@ QE_FN void integer_tile(const std::byte* panel, const Layout& l, const Input& in
   QE_UNROLL for (int t = 0; t < T; ++t) store_rows(out + (token + t) * out_stride, acc[t], rows);
 }
 
+inline constexpr int kWidest = QE_VNNI ? 8 : 4;
+
 template <class F, bool Half>
 QE_FN void integer_panels(const Job& j) {
   const Layout& l = *j.layout;
   // Tokens in blocks whose int8 inputs stay in L2 while the panels pass by.
-  const std::int64_t block = std::max<std::int64_t>(8, std::min<std::int64_t>(j.in->m, (std::int64_t{192} << 10) / std::max<std::int64_t>(1, l.columns) / 8 * 8));
+  const std::int64_t block = std::max<std::int64_t>(8, (std::int64_t{192} << 10) / std::max<std::int64_t>(1, l.columns) / 8 * 8);
   for (std::int64_t t0 = 0; t0 < j.in->m; t0 += block) {
     const std::int64_t t1 = std::min(j.in->m, t0 + block);
     for (std::int64_t p = j.begin; p < j.end; ++p) {
@@ -331,9 +343,8 @@ QE_FN void integer_panels(const Job& j) {
       const int rows = int(std::min<std::int64_t>(kRows, l.n - p * kRows));
       float* out = j.out + p * kRows;
       std::int64_t t = t0;
-#if QE_VNNI
-      for (; t + 8 <= t1; t += 8) integer_tile<F, 8, Half>(panel, l, *j.in, t, out, j.out_stride, rows);
-#endif
+      if constexpr (kWidest == 8)
+        for (; t + 8 <= t1; t += 8) integer_tile<F, 8, Half>(panel, l, *j.in, t, out, j.out_stride, rows);
       for (; t + 4 <= t1; t += 4) integer_tile<F, 4, Half>(panel, l, *j.in, t, out, j.out_stride, rows);
       if (t + 2 <= t1) integer_tile<F, 2, Half>(panel, l, *j.in, t, out, j.out_stride, rows), t += 2;
       if (t < t1) integer_tile<F, 1, Half>(panel, l, *j.in, t, out, j.out_stride, rows);
