@@ -52,7 +52,7 @@ std::unique_ptr<qe::detail::Handle> random_layer(std::initializer_list<std::int6
     p.base = at;
     const Layout& l = p.layout;
     for (std::int64_t i = 0; i < l.panels; ++i) {
-      std::byte* panel = at + i * l.stride;
+      std::byte* panel = panel_at(l, at, i).head;
       if constexpr (F::Meta::kBytes > 0)
         for (std::int64_t j = 0; j < l.record_stride * l.spans / F::Meta::kBytes; ++j) F::Meta::pack(qe_test::record<typename F::Meta>(std::uint32_t(j * 77)), panel + l.record_at + j * F::Meta::kBytes);
       if constexpr (qe::meta_super_bytes<typename F::Meta> > 0)

@@ -51,7 +51,7 @@ PartPlan load_part(Io& io, const Part& part, const Range& range, const cpu::Layo
     for (std::int64_t p = i * slice; p < std::min(l.panels, (i + 1) * slice); ++p) {
       const std::int64_t row = p * cpu::kRows;
       cpu::pack_panel<F>(s, l, plan.map, range.row + row, int(std::min<std::int64_t>(cpu::kRows, l.n - row)), range.k_begin,
-                         base + p * l.stride, scratch);
+                         cpu::panel_at(l, base, p), scratch);
     }
   });
   if (cancelled) throw Error(QE_E_CANCELLED, std::string(part.name()), "loading was cancelled");
@@ -70,8 +70,8 @@ void run_part(const cpu::Job& job, cpu::Path path, cpu::Isa isa) {
 }
 
 template <class F>
-void dequant_part(const std::byte* panel, const cpu::Layout& l, std::int64_t block, std::int64_t blocks, float* out) {
-  for (std::int64_t b = 0; b < blocks; ++b) cpu::dequant_block<F>(panel, l, block + b, out + b * cpu::kBlock * cpu::kRows);
+void dequant_part(const std::byte* base, std::int64_t panel, const cpu::Layout& l, std::int64_t block, std::int64_t blocks, float* out) {
+  for (std::int64_t b = 0; b < blocks; ++b) cpu::dequant_block<F>(cpu::panel_at(l, base, panel), l, block + b, out + b * cpu::kBlock * cpu::kRows);
 }
 
 }  // namespace detail

@@ -41,7 +41,7 @@ struct FormatOps {
   // [step] Panels [job.begin, job.end) times job.in.
   void (*run)(const cpu::Job&, cpu::Path, cpu::Isa);
   // [step] Exact weights of `blocks` blocks of a panel, out [32 * blocks][8].
-  void (*dequant)(const std::byte* panel, const cpu::Layout&, std::int64_t block, std::int64_t blocks, float* out);
+  void (*dequant)(const std::byte* base, std::int64_t panel, const cpu::Layout&, std::int64_t block, std::int64_t blocks, float* out);
 };
 
 template <class F>

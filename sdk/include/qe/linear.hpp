@@ -191,7 +191,7 @@ inline void dequant_panel(const Handle& h, const Handle::Packed& p, std::int64_t
                           float* out, std::int64_t stride, std::vector<float>& block) {
   const cpu::Layout& l = p.layout;
   block.resize(std::size_t(l.columns * cpu::kRows));
-  p.ops->dequant(p.base + panel * l.stride, l, 0, l.columns / cpu::kBlock, block.data());
+  p.ops->dequant(p.base, panel, l, 0, l.columns / cpu::kBlock, block.data());
   for (std::int64_t i = 0; i < count; ++i) {
     float* row = out + i * stride;
     const float* from = block.data() + first + i;

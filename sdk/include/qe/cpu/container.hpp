@@ -10,7 +10,13 @@
 //   1-bit plane  1 vector; bit t is j = t
 //   16- and 32-bit codes: column by column, 8 rows side by side
 //
-//   panel = [row factors f32 x 8] [supers] [records] pad to 32 [codes] pad to 32
+//   head of a panel = [row factors f32 x 8] [supers] [records] pad to 32
+//   strip           = heads of its panels, then unit by unit (a vector; a column of wide codes) those
+//                     of its panels side by side
+//
+// A strip is one panel for formats of the integer path, which take one panel at a time, and four (the
+// last one may have fewer) for the others, which take four side by side: either way a product reads
+// memory strictly forward, which is what hardware prefetchers are good at.
 //
 // supers: 8 for every 256 columns; records: 8 (1 when shared) for every span of columns. A span is
 // a group where groups are multiples of 32; 16 where they are multiples of 16 (a record is then
@@ -30,6 +36,10 @@ inline constexpr int kRows = 8, kBlock = 32;
 
 constexpr std::int64_t round_up(std::int64_t v, std::int64_t to) { return (v + to - 1) / to * to; }
 
+// Units of a block and their bytes.
+template <class F> inline constexpr int kUnits = F::Planes::bits <= 8 ? F::Planes::bits : kBlock;
+template <class F> inline constexpr int kUnitBytes = F::Planes::bits <= 8 ? 32 : kRows * F::Planes::bits / 8;
+
 // Where things lie in one part's panels. Two parts with equal columns, span and map may share inputs.
 struct Layout {
   std::int64_t n = 0, k = 0;      // rows and inputs of this rank
@@ -37,13 +47,30 @@ struct Layout {
   std::int64_t columns = 0;       // packed inputs, a multiple of 32
   std::int64_t span = 0;          // columns that share a record: 16 or a multiple of 32
   std::int64_t spans = 0, supers = 0;
-  std::int64_t panels = 0, stride = 0;  // stride: bytes of a panel
-  std::int64_t super_at = 0, record_at = 0, code_at = 0;
+  std::int64_t panels = 0, stride = 0;  // stride: bytes of a panel, on average over its strip
+  std::int64_t strip = 1;               // panels of a strip
+  std::int64_t super_at = 0, record_at = 0, code_at = 0;  // within a head; code_at is its size
   std::int64_t record_stride = 0;  // bytes of the 8 records of one span
-  std::int64_t block_bytes = 0;
+  std::int64_t unit_bytes = 0;
   bool mapped = false;             // columns go through a map
   std::int64_t bytes() const { return panels * stride; }
 };
+
+// Where one panel lies: its head, and its codes, `step` bytes from unit to unit.
+template <class B>
+struct PanelOf {
+  B *head, *codes;
+  std::int64_t step;
+  B* block(std::int64_t b, std::int64_t units) const { return codes + b * units * step; }
+};
+using Panel = PanelOf<const std::byte>;
+
+template <class B>
+inline PanelOf<B> panel_at(const Layout& l, B* base, std::int64_t p) {
+  const std::int64_t first = p / l.strip * l.strip, width = std::min(l.strip, l.panels - first), i = p - first;
+  B* strip = base + first * l.stride;
+  return {strip + i * l.code_at, strip + width * l.code_at + i * l.unit_bytes, width * l.unit_bytes};
+}
 
 // Which input feeds each column, -1 for padding. Empty when column c is input c.
 using ColumnMap = std::vector<std::int32_t>;
@@ -90,8 +117,9 @@ Layout layout(const typename F::Source& s, std::int64_t n, std::int64_t k) {
   l.record_at = at;
   if (M::kBytes) at += l.spans * l.record_stride;
   l.code_at = round_up(at, 32);
-  l.block_bytes = 32 * F::Planes::bits;
-  l.stride = round_up(l.code_at + l.columns / kBlock * l.block_bytes, 32);
+  l.unit_bytes = kUnitBytes<F>;
+  l.stride = l.code_at + l.columns / kBlock * kUnits<F> * l.unit_bytes;
+  l.strip = kInteger<F> ? 1 : 4;
   return l;
 }
 
@@ -121,7 +149,7 @@ ColumnMap column_map(const typename F::Source& s, const Layout& l) {
 // ---- codes of one block ----------------------------------------------------------------------------
 // codes[r][c]: 8 rows of 32 bytes, `ld` apart -> planes.
 template <class F>
-void pack_block(const std::uint8_t* codes, std::int64_t ld, std::byte* out) {
+void pack_block(const std::uint8_t* codes, std::int64_t ld, std::byte* out, std::int64_t step) {
   int shift = 0;
   for (const int bits : F::Planes::kBits) {
     const int per = 8 / bits, vectors = 8 / per;  // codes in a byte, 32-byte vectors of this plane
@@ -134,15 +162,15 @@ void pack_block(const std::uint8_t* codes, std::int64_t ld, std::byte* out) {
           std::memcpy(&four, codes + r * ld + 4 * (v + vectors * t), 4);
           word |= (four >> shift & mask * 0x01010101u) << (bits * t);
         }
-        std::memcpy(out + 32 * v + 4 * r, &word, 4);
+        std::memcpy(out + step * v + 4 * r, &word, 4);
       }
-    out += 32 * vectors;
+    out += step * vectors;
     shift += bits;
   }
 }
 
 template <class F>
-void unpack_block(const std::byte* in, std::uint8_t* codes, std::int64_t ld) {
+void unpack_block(const std::byte* in, std::int64_t step, std::uint8_t* codes, std::int64_t ld) {
   for (int r = 0; r < kRows; ++r) std::memset(codes + r * ld, 0, kBlock);
   int shift = 0;
   for (const int bits : F::Planes::kBits) {
@@ -151,7 +179,7 @@ void unpack_block(const std::byte* in, std::uint8_t* codes, std::int64_t ld) {
     for (int v = 0; v < vectors; ++v)
       for (int r = 0; r < kRows; ++r) {
         std::uint32_t word;
-        std::memcpy(&word, in + 32 * v + 4 * r, 4);
+        std::memcpy(&word, in + step * v + 4 * r, 4);
         for (int t = 0; t < per; ++t) {
           std::uint8_t* at = codes + r * ld + 4 * (v + vectors * t);
           std::uint32_t four;
@@ -160,17 +188,19 @@ void unpack_block(const std::byte* in, std::uint8_t* codes, std::int64_t ld) {
           std::memcpy(at, &four, 4);
         }
       }
-    in += 32 * vectors;
+    in += step * vectors;
     shift += bits;
   }
 }
 
-// The codes of a wide block are [32][8] numbers.
+// A unit of a wide block is one column: 8 numbers.
 template <class F>
-void pack_wide_block(const Code<F>* codes, std::int64_t ld, std::byte* out) {
-  auto* to = reinterpret_cast<Code<F>*>(out);
-  for (int c = 0; c < kBlock; ++c)
-    for (int r = 0; r < kRows; ++r) to[c * kRows + r] = codes[r * ld + c];
+void pack_wide_block(const Code<F>* codes, std::int64_t ld, std::byte* out, std::int64_t step) {
+  for (int c = 0; c < kBlock; ++c, out += step) {
+    Code<F> column[kRows];
+    for (int r = 0; r < kRows; ++r) column[r] = codes[r * ld + c];
+    std::memcpy(out, column, sizeof column);
+  }
 }
 
 template <class F>
@@ -181,30 +211,29 @@ inline float wide_value(Code<F> c) {
 }
 
 // ---- one panel at load -----------------------------------------------------------------------------
-// Source rows [row, row + rows) of this rank, inputs from k_begin, to `panel`. `scratch` is at least
-// 8 * (columns + k) codes.
+// Source rows [row, row + rows) of this rank, inputs from k_begin, to `panel`.
 template <class F>
 void pack_panel(const typename F::Source& s, const Layout& l, const ColumnMap& map, std::int64_t row, int rows,
-                std::int64_t k_begin, std::byte* panel, std::vector<Code<F>>& scratch) {
+                std::int64_t k_begin, const PanelOf<std::byte>& panel, std::vector<Code<F>>& scratch) {
   using M = typename F::Meta;
   using C = Code<F>;
-  std::memset(panel, 0, std::size_t(l.code_at));
+  std::memset(panel.head, 0, std::size_t(l.code_at));
   const auto input = [&](std::int64_t c) { return map.empty() ? (c < l.k ? c : -1) : std::int64_t(map[std::size_t(c)]); };
   for (int r = 0; r < rows; ++r) {
     if constexpr (HasRowScale<F>) {
       const float f = F::row_scale(s, row + r);
-      std::memcpy(panel + 4 * r, &f, 4);
+      std::memcpy(panel.head + 4 * r, &f, 4);
     }
     if constexpr (meta_super_bytes<M> > 0)
       for (std::int64_t i = 0; i < l.supers; ++i)
-        M::pack_super(F::super(s, row + r, k_begin + i * kSuperSpan), panel + l.super_at + (i * kRows + r) * meta_super_bytes<M>);
+        M::pack_super(F::super(s, row + r, k_begin + i * kSuperSpan), panel.head + l.super_at + (i * kRows + r) * meta_super_bytes<M>);
     if constexpr (M::kBytes > 0)
       if (!meta_shared<M> || r == 0)
         for (std::int64_t i = 0; i < l.spans; ++i) {
           // the first real input of the span; a span of padding alone keeps zeros
           std::int64_t at = -1;
           for (std::int64_t c = i * l.span; c < std::min(l.columns, (i + 1) * l.span) && at < 0; ++c) at = input(c);
-          if (at >= 0) M::pack(F::meta(s, row + r, k_begin + at), panel + l.record_at + i * l.record_stride + r * M::kBytes);
+          if (at >= 0) M::pack(F::meta(s, row + r, k_begin + at), panel.head + l.record_at + i * l.record_stride + r * M::kBytes);
         }
   }
   scratch.resize(std::size_t(kRows * (l.columns + l.k)));
@@ -225,32 +254,30 @@ void pack_panel(const typename F::Source& s, const Layout& l, const ColumnMap& m
       for (std::int64_t c = 0; c < l.columns; ++c) out[c] = map[std::size_t(c)] >= 0 ? in[map[std::size_t(c)]] : C{0};
   }
   for (std::int64_t b = 0; b < l.columns / kBlock; ++b) {
-    std::byte* out = panel + l.code_at + b * l.block_bytes;
-    if constexpr (F::Planes::bits <= 8) pack_block<F>(packed + b * kBlock, l.columns, out);
-    else pack_wide_block<F>(packed + b * kBlock, l.columns, out);
+    std::byte* out = panel.block(b, kUnits<F>);
+    if constexpr (F::Planes::bits <= 8) pack_block<F>(packed + b * kBlock, l.columns, out, panel.step);
+    else pack_wide_block<F>(packed + b * kBlock, l.columns, out, panel.step);
   }
-  std::byte* end = panel + l.code_at + l.columns / kBlock * l.block_bytes;
-  std::memset(end, 0, std::size_t(panel + l.stride - end));
 }
 
 // ---- reading it back -------------------------------------------------------------------------------
 template <class F>
-inline Terms terms_at(const std::byte* panel, const Layout& l, std::int64_t column, int r) {
+inline Terms terms_at(const std::byte* head, const Layout& l, std::int64_t column, int r) {
   using M = typename F::Meta;
   if constexpr (M::kBytes == 0) {
     return {};
   } else {
-    const std::byte* record = panel + l.record_at + column / l.span * l.record_stride + (meta_shared<M> ? 0 : r * M::kBytes);
-    const std::byte* super = panel + l.super_at + (column / kSuperSpan * kRows + r) * meta_super_bytes<M>;
+    const std::byte* record = head + l.record_at + column / l.span * l.record_stride + (meta_shared<M> ? 0 : r * M::kBytes);
+    const std::byte* super = head + l.super_at + (column / kSuperSpan * kRows + r) * meta_super_bytes<M>;
     return terms_of<M>(super, record);
   }
 }
 
 template <class F>
-inline float row_at(const std::byte* panel, int r) {
+inline float row_at(const std::byte* head, int r) {
   if constexpr (HasRowScale<F>) {
     float f;
-    std::memcpy(&f, panel + 4 * r, 4);
+    std::memcpy(&f, head + 4 * r, 4);
     return f;
   } else {
     return 1.0f;
@@ -259,21 +286,21 @@ inline float row_at(const std::byte* panel, int r) {
 
 // The weights of one block, exactly as the format defines them: out[c][r].
 template <class F>
-void dequant_block(const std::byte* panel, const Layout& l, std::int64_t block, float* out) {
-  const std::byte* codes = panel + l.code_at + block * l.block_bytes;
+void dequant_block(const Panel& panel, const Layout& l, std::int64_t block, float* out) {
+  const std::byte* codes = panel.block(block, kUnits<F>);
   std::uint8_t narrow[kRows * kBlock];
-  if constexpr (F::Planes::bits <= 8) unpack_block<F>(codes, narrow, kBlock);
+  if constexpr (F::Planes::bits <= 8) unpack_block<F>(codes, panel.step, narrow, kBlock);
   for (int half = 0; half < kBlock; half += 16)
     for (int r = 0; r < kRows; ++r) {
-      const Terms t = terms_at<F>(panel, l, block * kBlock + half, r);
-      const float row = row_at<F>(panel, r);
+      const Terms t = terms_at<F>(panel.head, l, block * kBlock + half, r);
+      const float row = row_at<F>(panel.head, r);
       for (int c = half; c < half + 16; ++c) {
         float v;
         if constexpr (F::Planes::bits <= 8) {
           v = F::value(narrow[r * kBlock + c]);
         } else {
           Code<F> code;
-          std::memcpy(&code, codes + std::size_t(c * kRows + r) * sizeof(Code<F>), sizeof code);
+          std::memcpy(&code, codes + c * panel.step + r * int(sizeof code), sizeof code);
           v = wide_value<F>(code);
         }
         out[c * kRows + r] = weight<F>(v, t, row);

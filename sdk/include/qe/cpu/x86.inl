@@ -13,8 +13,6 @@
 
 namespace qe::cpu::QE_ISA {
 
-inline constexpr int kAhead = 2048;  // bytes that one token's stream is prefetched ahead
-
 // ---- activations -----------------------------------------------------------------------------------
 // scalar::quantize_token, the same bits.
 QE_FN inline void quantize_token(const float* x, std::int64_t columns, std::int64_t span, const TokenOut& out) {
@@ -76,16 +74,16 @@ QE_INLINE __m256i field(__m256i x, int bits, int from, int to) {
   return bits == 8 ? x : _mm256_and_si256(x, _mm256_set1_epi8(char(((1 << bits) - 1) << to)));
 }
 
-// Vector j of a block: byte 4r + i is the code of row r, column 4j + i.
+// Vector j of a block whose units are `step` apart: byte 4r + i is the code of row r, column 4j + i.
 template <class F>
-QE_INLINE __m256i code_vector(const std::byte* p, int j) {
+QE_INLINE __m256i code_vector(const std::byte* p, std::int64_t step, int j) {
   __m256i w{};
   int shift = 0;
   QE_UNROLL for (int i = 0; i < F::Planes::kCount; ++i) {
     const int bits = F::Planes::kBits[std::size_t(i)], vectors = bits;  // 8 / (8 / bits)
-    const __m256i f = field(load256(p + 32 * (j % vectors)), bits, bits * (j / vectors), shift);
+    const __m256i f = field(load256(p + step * (j % vectors)), bits, bits * (j / vectors), shift);
     w = i == 0 ? f : _mm256_or_si256(w, f);
-    p += 32 * vectors;
+    p += step * vectors;
     shift += bits;
   }
   return w;
@@ -109,14 +107,16 @@ QE_INLINE void load_f16_pairs(const void* p, __m256& low, __m256& high) {
   low = _mm256_cvtph_ps(_mm256_castsi256_si128(y));
   high = _mm256_cvtph_ps(_mm256_extracti128_si256(y, 1));
 }
-QE_INLINE __m256 e4m3x8(__m256i top) {  // the code in the top byte of each lane; NaN codes are refused at load
-  const __m256i bits = _mm256_and_si256(_mm256_srai_epi32(top, 4), _mm256_set1_epi32(int(0x87f00000u)));
-  return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p120f));
+// 8-bit floats, the code in the top byte of each lane, as 2^-120 (2^-112) times their value: sign,
+// exponent and mantissa moved to their places. NaN and infinite codes are refused at load.
+QE_INLINE __m256 e4m3_tiny(__m256i top) {
+  return _mm256_castsi256_ps(_mm256_and_si256(_mm256_srai_epi32(top, 4), _mm256_set1_epi32(int(0x87f00000u))));
 }
-QE_INLINE __m256 e5m2x8(__m256i top) {
-  const __m256i bits = _mm256_and_si256(_mm256_srai_epi32(top, 3), _mm256_set1_epi32(int(0x8fe00000u)));
-  return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p112f));
+QE_INLINE __m256 e5m2_tiny(__m256i top) {
+  return _mm256_castsi256_ps(_mm256_and_si256(_mm256_srai_epi32(top, 3), _mm256_set1_epi32(int(0x8fe00000u))));
 }
+QE_INLINE __m256 e4m3x8(__m256i top) { return _mm256_mul_ps(e4m3_tiny(top), _mm256_set1_ps(0x1p120f)); }
+QE_INLINE __m256 e5m2x8(__m256i top) { return _mm256_mul_ps(e5m2_tiny(top), _mm256_set1_ps(0x1p112f)); }
 
 // The terms of the 8 rows for the record at `record` (and `super`).
 template <class M>
@@ -177,14 +177,14 @@ QE_INLINE Terms8 terms8(const std::byte* super, const std::byte* record) {
   return t;
 }
 template <class M>
-QE_INLINE Terms8 terms8_at(const std::byte* panel, const Layout& l, std::int64_t column, std::int64_t span) {
-  return terms8<M>(panel + l.super_at + column / kSuperSpan * kRows * meta_super_bytes<M>, panel + l.record_at + span * l.record_stride);
+QE_INLINE Terms8 terms8_at(const std::byte* head, const Layout& l, std::int64_t column, std::int64_t span) {
+  return terms8<M>(head + l.super_at + column / kSuperSpan * kRows * meta_super_bytes<M>, head + l.record_at + span * l.record_stride);
 }
 
 template <class F>
-QE_INLINE __m256 row_factors(const std::byte* panel) {
+QE_INLINE __m256 row_factors(const std::byte* head) {
   alignas(32) float f[8];
-  for (int r = 0; r < kRows; ++r) f[r] = row_factor<F>(row_at<F>(panel, r));
+  for (int r = 0; r < kRows; ++r) f[r] = row_factor<F>(row_at<F>(head, r));
   return _mm256_load_ps(f);
 }
 
@@ -201,7 +201,7 @@ QE_INLINE void store_rows(float* out, __m256 v, int rows) {
 template <class F>
 QE_INLINE __m256i operand(const std::byte* block, int j) {
   using Op = Operand<F>;
-  __m256i w = code_vector<F>(block, j);
+  __m256i w = code_vector<F>(block, 32, j);
   if constexpr (Op::kSteps) {
     alignas(16) static constexpr auto table = [] {
       std::array<std::int8_t, 16> t{};
@@ -268,16 +268,15 @@ QE_INLINE __m256 correction(const Terms8& t) {
 
 // One panel times the tile of T tokens that starts at `token`. Half: spans of 16 columns.
 template <class F, int T, bool Half>
-QE_FN void integer_tile(const std::byte* panel, const Layout& l, const Input& in, std::int64_t token, float* out, std::int64_t out_stride, int rows) {
+QE_FN void integer_tile(const Panel& panel, const Layout& l, const Input& in, std::int64_t token, float* out, std::int64_t out_stride, int rows) {
   using M = typename F::Meta;
   using Op = Operand<F>;
-  constexpr std::int64_t kBlockBytes = 32 * F::Planes::bits;
   const std::int64_t blocks = l.columns / kBlock, per_span = Half ? 1 : l.span / kBlock;
   const std::int8_t* q = in.q + token * in.columns;
   const float* scale = in.scale + token * blocks;
   const float* sums = in.sums + token * in.spans;
   const std::int32_t* bias = in.bias + token * (Half ? 2 * blocks : blocks);
-  const std::byte* block = panel + l.code_at;
+  const std::byte* block = panel.codes;
   __m256 acc[T];
   QE_UNROLL for (int t = 0; t < T; ++t) acc[t] = _mm256_setzero_ps();
   std::int64_t span = 0;
@@ -286,13 +285,12 @@ QE_FN void integer_tile(const std::byte* panel, const Layout& l, const Input& in
     QE_UNROLL for (int t = 0; t < T; ++t) chain[t] = _mm256_setzero_ps();
     const std::int64_t first = b, end = std::min(blocks, b + per_span);
     do {
-      QE_UNROLL for (int line = 0; line < F::Planes::bits; line += 2) _mm_prefetch(reinterpret_cast<const char*>(block + kAhead + 32 * line), _MM_HINT_T0);
       __m256i d[T];
       if constexpr (Half) {
         QE_UNROLL for (int half = 0; half < 2; ++half) {
           if (half == 0) dots<F, T, 0, 4>(block, q, bias, d);
           else dots<F, T, 4, 4>(block, q, bias + T, d);
-          const Terms8 a = terms8_at<M>(panel, l, b * kBlock, 2 * b + half);
+          const Terms8 a = terms8_at<M>(panel.head, l, b * kBlock, 2 * b + half);
           const __m256 step = _mm256_mul_ps(a.scale, _mm256_set1_ps(Op::kStep));
           [[maybe_unused]] const __m256 base = correction<F>(a);
           QE_UNROLL for (int t = 0; t < T; ++t) {
@@ -309,10 +307,10 @@ QE_FN void integer_tile(const std::byte* panel, const Layout& l, const Input& in
       }
       q += kBlock * T;
       scale += T;
-      block += kBlockBytes;
+      block += kUnits<F> * 32;
     } while (++b < end);
     if constexpr (!Half) {
-      const Terms8 a = terms8_at<M>(panel, l, first * kBlock, span);
+      const Terms8 a = terms8_at<M>(panel.head, l, first * kBlock, span);
       const __m256 step = _mm256_mul_ps(a.scale, _mm256_set1_ps(Op::kStep));
       [[maybe_unused]] const __m256 base = correction<F>(a);
       QE_UNROLL for (int t = 0; t < T; ++t) {
@@ -323,7 +321,7 @@ QE_FN void integer_tile(const std::byte* panel, const Layout& l, const Input& in
     }
   }
   if constexpr (HasRowScale<F>) {
-    const __m256 row = row_factors<F>(panel);
+    const __m256 row = row_factors<F>(panel.head);
     QE_UNROLL for (int t = 0; t < T; ++t) acc[t] = _mm256_mul_ps(acc[t], row);
   }
   QE_UNROLL for (int t = 0; t < T; ++t) store_rows(out + (token + t) * out_stride, acc[t], rows);
@@ -339,7 +337,7 @@ QE_FN void integer_panels(const Job& j) {
   for (std::int64_t t0 = 0; t0 < j.in->m; t0 += block) {
     const std::int64_t t1 = std::min(j.in->m, t0 + block);
     for (std::int64_t p = j.begin; p < j.end; ++p) {
-      const std::byte* panel = j.base + p * l.stride;
+      const Panel panel = panel_at(l, j.base, p);
       const int rows = int(std::min<std::int64_t>(kRows, l.n - p * kRows));
       float* out = j.out + p * kRows;
       std::int64_t t = t0;
@@ -355,12 +353,12 @@ QE_FN void integer_panels(const Job& j) {
 // ---- floats ----------------------------------------------------------------------------------------
 // value() of the 32 columns of a block, out [32][8].
 template <class F>
-QE_INLINE void decode_values(const std::byte* p, float* out) {
+QE_INLINE void decode_values(const std::byte* p, std::int64_t step, float* out) {
   if constexpr (kKind<F> == Kind::wide) {
     if constexpr (F::kWide == Wide::f32) {
-      std::memcpy(out, p, sizeof(float) * kBlock * kRows);
+      for (int c = 0; c < kBlock; ++c) _mm256_storeu_ps(out + 8 * c, _mm256_loadu_ps(reinterpret_cast<const float*>(p + c * step)));
     } else {
-      QE_UNROLL for (int c = 0; c < kBlock; ++c) _mm256_storeu_ps(out + 8 * c, F::kWide == Wide::bf16 ? load_bf16x8(p + 16 * c) : load_f16x8(p + 16 * c));
+      QE_UNROLL for (int c = 0; c < kBlock; ++c) _mm256_storeu_ps(out + 8 * c, F::kWide == Wide::bf16 ? load_bf16x8(p + c * step) : load_f16x8(p + c * step));
     }
   } else {
     alignas(32) static constexpr auto table = [] {
@@ -370,7 +368,7 @@ QE_INLINE void decode_values(const std::byte* p, float* out) {
     }();
     [[maybe_unused]] const __m256 low = _mm256_loadu_ps(table.data()), high = _mm256_loadu_ps(table.data() + 8);
     QE_UNROLL for (int j = 0; j < 8; ++j) {
-      const __m256i w = code_vector<F>(p, j);
+      const __m256i w = code_vector<F>(p, step, j);
       QE_UNROLL for (int i = 0; i < 4; ++i) {
         __m256 v;
         if constexpr (kKind<F> == Kind::e4m3) {
@@ -395,15 +393,15 @@ QE_INLINE void decode_values(const std::byte* p, float* out) {
 
 // The exact weights of a block, out [32][8].
 template <class F>
-QE_FN void exact_block(const std::byte* panel, const Layout& l, std::int64_t block, float* out) {
+QE_FN void exact_block(const Panel& panel, const Layout& l, std::int64_t block, float* out) {
   using M = typename F::Meta;
-  decode_values<F>(panel + l.code_at + block * l.block_bytes, out);
+  decode_values<F>(panel.block(block, kUnits<F>), panel.step, out);
   if constexpr (M::kBytes == 0 && !HasRowScale<F> && !HasWeight<F>) return;
   const std::int64_t column = block * kBlock;
   QE_UNROLL for (int half = 0; half < 2; ++half) {
-    const Terms8 t = terms8_at<M>(panel, l, column, (column + 16 * half) / l.span);
+    const Terms8 t = terms8_at<M>(panel.head, l, column, (column + 16 * half) / l.span);
     alignas(32) float row[8];
-    for (int r = 0; r < kRows; ++r) row[r] = row_at<F>(panel, r);
+    for (int r = 0; r < kRows; ++r) row[r] = row_at<F>(panel.head, r);
     if constexpr (HasWeight<F>) {
       alignas(32) float scale[8], offset[8], zero[8];
       _mm256_store_ps(scale, t.scale), _mm256_store_ps(offset, t.offset), _mm256_store_ps(zero, t.zero);
@@ -446,7 +444,7 @@ template <int P>
 QE_FN void multiply_tokens(const float* const* buf, int columns, const float* x, std::int64_t x_stride, std::int64_t m, float* chain) {
   constexpr int wide = P == 1 ? 8 : P == 2 ? 6 : 2;
   std::int64_t t = 0;
-  for (; t + wide <= m; t += wide) multiply<P, wide>(buf, columns, x + t * x_stride, x_stride, chain + 8 * P * t);
+  for (std::int64_t left = m; left >= wide && !(P == 2 && left == 8); left -= wide, t += wide) multiply<P, wide>(buf, columns, x + t * x_stride, x_stride, chain + 8 * P * t);
   if constexpr (wide > 4)
     for (; t + 4 <= m; t += 4) multiply<P, 4>(buf, columns, x + t * x_stride, x_stride, chain + 8 * P * t);
   if constexpr (wide > 2)
@@ -461,15 +459,14 @@ template <class F, int P, bool Exact>
 QE_FN void float_panels(const Job& j, std::int64_t p0, std::int64_t t0, std::int64_t m) {
   using M = typename F::Meta;
   const Layout& l = *j.layout;
-  constexpr int kPiece = P == 4 ? 64 : kSegment;  // columns decoded at a time
-  constexpr bool kDirect = !Exact && kKind<F> == Kind::wide && [] { if constexpr (kKind<F> == Kind::wide) return F::kWide == Wide::f32; else return false; }();
-  alignas(64) float buffer[kDirect ? 8 : P * kPiece * kRows];
+    constexpr int kPiece = P == 4 ? 64 : kSegment;  // columns decoded at a time
+  alignas(64) float buffer[P * kPiece * kRows];
   alignas(64) float acc[kFloatTokens * P * kRows], chain[kFloatTokens * P * kRows];
   std::memset(acc, 0, std::size_t(m) * P * kRows * sizeof(float));
   std::memset(chain, 0, std::size_t(m) * P * kRows * sizeof(float));
   const float* x = j.in->x + t0 * j.in->x_stride;
-  const std::byte* panel[P];
-  QE_UNROLL for (int p = 0; p < P; ++p) panel[p] = j.base + (p0 + p) * l.stride;
+  Panel panel[P];
+  QE_UNROLL for (int p = 0; p < P; ++p) panel[p] = panel_at(l, j.base, p0 + p);
   const std::int64_t span = Exact || !meta_has_scale<M> ? l.columns : l.span;
   for (std::int64_t s = 0, c = 0; c < l.columns; ++s) {
     const std::int64_t span_end = std::min(l.columns, c + span);
@@ -481,23 +478,19 @@ QE_FN void float_panels(const Job& j, std::int64_t p0, std::int64_t t0, std::int
         const int take = int(std::min<std::int64_t>(end - c, kPiece - skip));
         const float* at[P];
         QE_UNROLL for (int p = 0; p < P; ++p) {
-          if constexpr (kDirect) {
-            at[p] = reinterpret_cast<const float*>(panel[p] + l.code_at) + 8 * c;
-          } else {
-            float* to = buffer + p * kPiece * kRows;
-            for (std::int64_t b = 0; b < (skip + take + kBlock - 1) / kBlock; ++b) {
-              if constexpr (Exact) exact_block<F>(panel[p], l, block + b, to + b * kBlock * kRows);
-              else decode_values<F>(panel[p] + l.code_at + (block + b) * l.block_bytes, to + b * kBlock * kRows);
-            }
-            at[p] = to + skip * kRows;
+          float* to = buffer + p * kPiece * kRows;
+          for (std::int64_t b = 0; b < (skip + take + kBlock - 1) / kBlock; ++b) {
+            if constexpr (Exact) exact_block<F>(panel[p], l, block + b, to + b * kBlock * kRows);
+            else decode_values<F>(panel[p].block(block + b, kUnits<F>), panel[p].step, to + b * kBlock * kRows);
           }
+          at[p] = to + skip * kRows;
         }
         multiply_tokens<P>(at, take, x + c, j.in->x_stride, m, chain);
         c += take;
       }
       if constexpr (!Exact && meta_has_scale<M>) {
         QE_UNROLL for (int p = 0; p < P; ++p) {
-          const __m256 scale = terms8_at<M>(panel[p], l, end - 1, s).scale;
+          const __m256 scale = terms8_at<M>(panel[p].head, l, end - 1, s).scale;
           for (std::int64_t t = 0; t < m; ++t) {
             float* a = acc + 8 * (t * P + p);
             _mm256_storeu_ps(a, _mm256_fmadd_ps(_mm256_loadu_ps(chain + 8 * (t * P + p)), scale, _mm256_loadu_ps(a)));
@@ -512,7 +505,7 @@ QE_FN void float_panels(const Job& j, std::int64_t p0, std::int64_t t0, std::int
   QE_UNROLL for (int p = 0; p < P; ++p) {
     const int rows = int(std::min<std::int64_t>(kRows, l.n - (p0 + p) * kRows));
     [[maybe_unused]] __m256 row{};
-    if constexpr (!Exact && HasRowScale<F>) row = row_factors<F>(panel[p]);
+    if constexpr (!Exact && HasRowScale<F>) row = row_factors<F>(panel[p].head);
     for (std::int64_t t = 0; t < m; ++t) {
       __m256 y = _mm256_loadu_ps(acc + 8 * (t * P + p));
       if constexpr (!Exact && HasRowScale<F>) y = _mm256_mul_ps(y, row);
@@ -521,11 +514,122 @@ QE_FN void float_panels(const Job& j, std::int64_t p0, std::int64_t t0, std::int
   }
 }
 
+// One or two tokens: the weights are used straight from the stream, four panels side by side so that
+// the chains do not wait for each other.
+template <class F>
+inline constexpr bool kStreams = kKind<F> == Kind::wide || kKind<F> == Kind::e4m3 || kKind<F> == Kind::e5m2 || (kKind<F> == Kind::table && F::Planes::bits <= 4);
+
+template <class F, int P, int T, bool Whole>
+QE_FN void stream_panels(const Job& j, std::int64_t p0, std::int64_t t0) {
+  using M = typename F::Meta;
+  const Layout& l = *j.layout;
+  // 8-bit floats enter tiny; the activations carry half of the power of two that is missing, the chain's end the rest.
+  constexpr float kLift = kKind<F> == Kind::e4m3 ? 0x1p64f : kKind<F> == Kind::e5m2 ? 0x1p56f : 1.0f;
+  constexpr float kRest = kKind<F> == Kind::e4m3 || kKind<F> == Kind::e5m2 ? 0x1p56f : 1.0f;
+  const float* x[T];
+  QE_UNROLL for (int t = 0; t < T; ++t) x[t] = j.in->x + (t0 + t) * j.in->x_stride;
+  // Panels of one strip lie side by side: one pointer for all.
+  const Panel panel = panel_at(l, j.base, p0);
+  const std::byte* at = panel.codes;
+  const std::int64_t step = Whole ? P * kUnitBytes<F> : panel.step;
+  [[maybe_unused]] __m256 low{}, high{};
+  if constexpr (kKind<F> == Kind::table && F::Planes::bits <= 4) {
+    alignas(32) static constexpr auto table = [] {
+      std::array<float, 16> t{};
+      for (std::size_t c = 0; c < (std::size_t{1} << F::Planes::bits); ++c) t[c] = F::value(std::uint32_t(c));
+      return t;
+    }();
+    low = _mm256_load_ps(table.data()), high = _mm256_load_ps(table.data() + 8);
+  }
+  __m256 acc[P][T];
+  QE_UNROLL for (int p = 0; p < P; ++p)
+    QE_UNROLL for (int t = 0; t < T; ++t) acc[p][t] = _mm256_setzero_ps();
+  const std::int64_t span = meta_has_scale<M> ? l.span : l.columns;
+  for (std::int64_t s = 0, c = 0; c < l.columns; ++s) {
+    const std::int64_t span_end = std::min(l.columns, c + span);
+    while (c < span_end) {
+      const std::int64_t end = std::min(span_end, c + kSegment);
+      __m256 chain[P][T];
+      QE_UNROLL for (int p = 0; p < P; ++p)
+        QE_UNROLL for (int t = 0; t < T; ++t) chain[p][t] = _mm256_setzero_ps();
+      for (; c < end; c += kBlock) {
+        if constexpr (kKind<F> == Kind::wide) {
+          QE_UNROLL for (int i = 0; i < kBlock; ++i) {
+            __m256 v[T];
+            QE_UNROLL for (int t = 0; t < T; ++t) v[t] = _mm256_broadcast_ss(x[t] + c + i);
+            QE_UNROLL for (int p = 0; p < P; ++p) {
+              const std::byte* from = at + i * step + p * kUnitBytes<F>;
+              __m256 w;
+              if constexpr (F::kWide == Wide::f32) w = _mm256_loadu_ps(reinterpret_cast<const float*>(from));
+              else w = F::kWide == Wide::bf16 ? load_bf16x8(from) : load_f16x8(from);
+              QE_UNROLL for (int t = 0; t < T; ++t) chain[p][t] = _mm256_fmadd_ps(w, v[t], chain[p][t]);
+            }
+          }
+        } else {
+          QE_UNROLL for (int g = 0; g < 8; ++g) {
+            __m256i codes[P];
+            QE_UNROLL for (int p = 0; p < P; ++p) codes[p] = code_vector<F>(at + p * kUnitBytes<F>, step, g);
+            QE_UNROLL for (int i = 0; i < 4; ++i) {
+              __m256 v[T];
+              QE_UNROLL for (int t = 0; t < T; ++t) v[t] = _mm256_mul_ps(_mm256_broadcast_ss(x[t] + c + 4 * g + i), _mm256_set1_ps(kLift));
+              QE_UNROLL for (int p = 0; p < P; ++p) {
+                __m256 w;
+                if constexpr (kKind<F> == Kind::table) {
+                  const __m256i k = _mm256_srli_epi32(codes[p], 8 * i);
+                  w = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, k), _mm256_permutevar8x32_ps(high, k), _mm256_castsi256_ps(_mm256_slli_epi32(codes[p], 28 - 8 * i)));
+                } else {
+                  const __m256i top = _mm256_slli_epi32(codes[p], 24 - 8 * i);
+                  w = kKind<F> == Kind::e4m3 ? e4m3_tiny(top) : e5m2_tiny(top);
+                }
+                QE_UNROLL for (int t = 0; t < T; ++t) chain[p][t] = _mm256_fmadd_ps(w, v[t], chain[p][t]);
+              }
+            }
+          }
+        }
+        at += kUnits<F> * step;
+      }
+      QE_UNROLL for (int p = 0; p < P; ++p) {
+        [[maybe_unused]] __m256 scale{};
+        if constexpr (meta_has_scale<M>) scale = terms8_at<M>(panel.head + p * l.code_at, l, end - 1, s).scale;
+        QE_UNROLL for (int t = 0; t < T; ++t) {
+          __m256 sum = chain[p][t];
+          if constexpr (kRest != 1.0f) sum = _mm256_mul_ps(sum, _mm256_set1_ps(kRest));
+          acc[p][t] = meta_has_scale<M> ? _mm256_fmadd_ps(sum, scale, acc[p][t]) : _mm256_add_ps(acc[p][t], sum);
+        }
+      }
+    }
+  }
+  QE_UNROLL for (int p = 0; p < P; ++p) {
+    const int rows = int(std::min<std::int64_t>(kRows, l.n - (p0 + p) * kRows));
+    [[maybe_unused]] __m256 row{};
+    if constexpr (HasRowScale<F>) row = row_factors<F>(panel.head + p * l.code_at);
+    QE_UNROLL for (int t = 0; t < T; ++t) {
+      __m256 y = acc[p][t];
+      if constexpr (HasRowScale<F>) y = _mm256_mul_ps(y, row);
+      store_rows(j.out + (t0 + t) * j.out_stride + (p0 + p) * kRows, y, rows);
+    }
+  }
+}
+
+// Ranges of panels begin and end at strips, but for the last strip of a part.
+template <class F, int T>
+QE_FN void stream(const Job& j, std::int64_t t0) {
+  std::int64_t p = j.begin;
+  for (; p % 4 == 0 && p + 4 <= j.end; p += 4) stream_panels<F, 4, T, true>(j, p, t0);
+  for (; p < j.end; ++p) stream_panels<F, 1, T, false>(j, p, t0);
+}
+
 template <class F, bool Exact>
 QE_FN void floats(const Job& j) {
   for (std::int64_t t0 = 0; t0 < j.in->m; t0 += kFloatTokens) {
     const std::int64_t m = std::min<std::int64_t>(kFloatTokens, j.in->m - t0);
     std::int64_t p = j.begin;
+    if constexpr (!Exact && kStreams<F>) {
+      if (m <= 2 && (!meta_has_scale<typename F::Meta> || j.layout->span != 16)) {
+        m == 1 ? stream<F, 1>(j, t0) : stream<F, 2>(j, t0);
+        continue;
+      }
+    }
     if (m <= 2)
       for (; p + 4 <= j.end; p += 4) float_panels<F, 4, Exact>(j, p, t0, m);
     for (; p + 2 <= j.end; p += 2) float_panels<F, 2, Exact>(j, p, t0, m);
