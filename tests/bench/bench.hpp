@@ -52,16 +52,17 @@ std::unique_ptr<qe::detail::Handle> random_layer(std::initializer_list<std::int6
     p.base = at;
     const Layout& l = p.layout;
     for (std::int64_t i = 0; i < l.panels; ++i) {
-      std::byte* panel = panel_at(l, at, i).head;
-      if constexpr (F::Meta::kBytes > 0)
-        for (std::int64_t j = 0; j < l.record_stride * l.spans / F::Meta::kBytes; ++j) F::Meta::pack(qe_test::record<typename F::Meta>(std::uint32_t(j * 77)), panel + l.record_at + j * F::Meta::kBytes);
-      if constexpr (qe::meta_super_bytes<typename F::Meta> > 0)
-        for (std::int64_t j = 0; j < l.supers * 8; ++j) F::Meta::pack_super(F::super(s, j, i), panel + l.super_at + j * F::Meta::kSuperBytes);
-      if constexpr (qe::HasRowScale<F>)
-        for (int r = 0; r < 8; ++r) {
+      const PanelOf<std::byte> panel = panel_at(l, at, i);
+      for (int r = 0; r < 8; ++r) {
+        if constexpr (F::Meta::kBytes > 0)
+          for (std::int64_t c = 0; c < l.columns; c += l.span) F::Meta::pack(qe_test::record<typename F::Meta>(std::uint32_t(c * 77 + r)), record_at<F>(l, panel, c) + r * (qe::meta_shared<typename F::Meta> ? 0 : F::Meta::kBytes));
+        if constexpr (qe::meta_super_bytes<typename F::Meta> > 0)
+          for (std::int64_t c = 0; c < l.columns; c += 256) F::Meta::pack_super(F::super(s, r, c), super_at<F>(l, panel, c) + r * F::Meta::kSuperBytes);
+        if constexpr (qe::HasRowScale<F>) {
           const float f = 0.01f;
-          std::memcpy(panel + 4 * r, &f, 4);
+          std::memcpy(panel.row + 4 * r, &f, 4);
         }
+      }
     }
     at += l.bytes();
   }

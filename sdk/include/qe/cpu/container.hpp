@@ -10,13 +10,16 @@
 //   1-bit plane  1 vector; bit t is j = t
 //   16- and 32-bit codes: column by column, 8 rows side by side
 //
-//   head of a panel = [row factors f32 x 8] [supers] [records] pad to 32
-//   strip           = heads of its panels, then unit by unit (a vector; a column of wide codes) those
-//                     of its panels side by side
+// Records travel with the codes they belong to, so that a product reads memory strictly forward, which
+// is what hardware prefetchers are good at:
+//
+//   panel = [row factors f32 x 8] [chunk] [chunk] ...      chunk = [supers] [records] pad to 32 [codes]
+//   strip = the same for several panels: their row factors; then per chunk their heads, then unit by
+//           unit (a vector; a column of wide codes) those of all panels side by side
 //
 // A strip is one panel for formats of the integer path, which take one panel at a time, and four (the
-// last one may have fewer) for the others, which take four side by side: either way a product reads
-// memory strictly forward, which is what hardware prefetchers are good at.
+// last one may have fewer) for the others, which take four side by side. A chunk is the fewest spans
+// whose records fill whole vectors; the last one may be shorter.
 //
 // supers: 8 for every 256 columns; records: 8 (1 when shared) for every span of columns. A span is
 // a group where groups are multiples of 32; 16 where they are multiples of 16 (a record is then
@@ -28,6 +31,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 namespace qe::cpu {
@@ -40,28 +44,37 @@ constexpr std::int64_t round_up(std::int64_t v, std::int64_t to) { return (v + t
 template <class F> inline constexpr int kUnits = F::Planes::bits <= 8 ? F::Planes::bits : kBlock;
 template <class F> inline constexpr int kUnitBytes = F::Planes::bits <= 8 ? 32 : kRows * F::Planes::bits / 8;
 
+// Bytes of the records of one span and of the supers of 256 columns, of a panel.
+template <class F> inline constexpr int kRecordBytes = F::Meta::kBytes * (meta_shared<typename F::Meta> ? 1 : kRows);
+template <class F> inline constexpr int kSuperBytes = kRows * meta_super_bytes<typename F::Meta>;
+
 // Where things lie in one part's panels. Two parts with equal columns, span and map may share inputs.
 struct Layout {
   std::int64_t n = 0, k = 0;      // rows and inputs of this rank
   std::int64_t group = 0;         // as the format says, 0 = row
   std::int64_t columns = 0;       // packed inputs, a multiple of 32
   std::int64_t span = 0;          // columns that share a record: 16 or a multiple of 32
-  std::int64_t spans = 0, supers = 0;
+  std::int64_t spans = 0;
   std::int64_t panels = 0, stride = 0;  // stride: bytes of a panel, on average over its strip
   std::int64_t strip = 1;               // panels of a strip
-  std::int64_t super_at = 0, record_at = 0, code_at = 0;  // within a head; code_at is its size
-  std::int64_t record_stride = 0;  // bytes of the 8 records of one span
-  std::int64_t unit_bytes = 0;
+  std::int64_t chunk = 0, chunks = 0;   // columns of a chunk
+  std::int64_t head = 0, last_head = 0;  // bytes of a chunk's supers and records
+  std::int64_t row_bytes = 0, chunk_bytes = 0, unit_bytes = 0;
   bool mapped = false;             // columns go through a map
   std::int64_t bytes() const { return panels * stride; }
 };
 
-// Where one panel lies: its head, and its codes, `step` bytes from unit to unit.
+// Where one panel lies.
 template <class B>
 struct PanelOf {
-  B *head, *codes;
-  std::int64_t step;
-  B* block(std::int64_t b, std::int64_t units) const { return codes + b * units * step; }
+  B* row;                        // its row factors
+  B* chunk;                      // the head of its first chunk
+  std::int64_t chunk_step;       // from chunk to chunk
+  std::int64_t codes, last_codes;  // from a chunk's head to its codes
+  std::int64_t step;             // from unit to unit
+
+  B* head(std::int64_t c) const { return chunk + c * chunk_step; }
+  B* codes_of(const Layout& l, std::int64_t c) const { return head(c) + (c + 1 == l.chunks ? last_codes : codes); }
 };
 using Panel = PanelOf<const std::byte>;
 
@@ -69,7 +82,27 @@ template <class B>
 inline PanelOf<B> panel_at(const Layout& l, B* base, std::int64_t p) {
   const std::int64_t first = p / l.strip * l.strip, width = std::min(l.strip, l.panels - first), i = p - first;
   B* strip = base + first * l.stride;
-  return {strip + i * l.code_at, strip + width * l.code_at + i * l.unit_bytes, width * l.unit_bytes};
+  const bool one = l.chunks == 1;
+  const auto codes = [&](std::int64_t head) { return (width - i) * head + i * l.unit_bytes; };
+  return {strip + i * l.row_bytes, strip + width * l.row_bytes + i * (one ? l.last_head : l.head), width * l.chunk_bytes,
+          codes(l.head), codes(l.last_head) - (one ? 0 : i * (l.head - l.last_head)), width * l.unit_bytes};
+}
+
+// The codes of block b, and the record (its panel's eight) of a column.
+template <class F, class B>
+inline B* block_at(const Layout& l, const PanelOf<B>& p, std::int64_t b) {
+  const std::int64_t c = b * kBlock / l.chunk;
+  return p.codes_of(l, c) + (b - c * (l.chunk / kBlock)) * kUnits<F> * p.step;
+}
+template <class F, class B>
+inline B* super_at(const Layout& l, const PanelOf<B>& p, std::int64_t column) {
+  return p.head(column / l.chunk) + column % l.chunk / kSuperSpan * kSuperBytes<F>;
+}
+template <class F, class B>
+inline B* record_at(const Layout& l, const PanelOf<B>& p, std::int64_t column) {
+  const std::int64_t c = column / l.chunk, columns = std::min(l.chunk, l.columns - c * l.chunk);
+  const std::int64_t supers = kSuperBytes<F> ? (columns + kSuperSpan - 1) / kSuperSpan : 0;
+  return p.head(c) + supers * kSuperBytes<F> + column % l.chunk / l.span * kRecordBytes<F>;
 }
 
 // Which input feeds each column, -1 for padding. Empty when column c is input c.
@@ -107,19 +140,27 @@ Layout layout(const typename F::Source& s, std::int64_t n, std::int64_t k) {
   }
   l.spans = l.span ? (l.columns + l.span - 1) / l.span : 0;
   l.panels = (n + kRows - 1) / kRows;
-  l.record_stride = M::kBytes * (meta_shared<M> ? 1 : kRows);
-  std::int64_t at = HasRowScale<F> ? 4 * kRows : 0;
-  l.super_at = at;
-  if constexpr (meta_super_bytes<M> > 0) {
-    l.supers = (l.columns + kSuperSpan - 1) / kSuperSpan;
-    at += l.supers * kRows * meta_super_bytes<M>;
-  }
-  l.record_at = at;
-  if (M::kBytes) at += l.spans * l.record_stride;
-  l.code_at = round_up(at, 32);
-  l.unit_bytes = kUnitBytes<F>;
-  l.stride = l.code_at + l.columns / kBlock * kUnits<F> * l.unit_bytes;
   l.strip = kInteger<F> ? 1 : 4;
+  l.unit_bytes = kUnitBytes<F>;
+  l.row_bytes = HasRowScale<F> ? 4 * kRows : 0;
+  // A chunk is whole periods of records that fill vectors.
+  constexpr bool two = kSuperBytes<F> > 0;
+  if (two && l.span != 16 && l.span != 32 && l.span != 64 && l.span != 128 && l.span != 256) l.span = 32;
+  const std::int64_t period = two ? kSuperSpan : l.span;
+  const std::int64_t bytes = two ? kSuperBytes<F> + kSuperSpan / std::max<std::int64_t>(1, l.span) * kRecordBytes<F> : kRecordBytes<F>;
+  l.chunk = bytes ? period * (32 / std::gcd<std::int64_t, std::int64_t>(32, bytes)) : l.columns;
+  l.chunk = std::max<std::int64_t>(kBlock, std::min(round_up(l.chunk, kBlock), l.columns));
+  l.chunks = std::max<std::int64_t>(1, (l.columns + l.chunk - 1) / l.chunk);
+  const auto head = [&](std::int64_t columns) {
+    std::int64_t at = two ? (columns + kSuperSpan - 1) / kSuperSpan * kSuperBytes<F> : 0;
+    if (M::kBytes && l.span) at += (columns + l.span - 1) / l.span * kRecordBytes<F>;
+    return round_up(at, 32);
+  };
+  const std::int64_t last = l.columns - (l.chunks - 1) * l.chunk, block_bytes = kUnits<F> * l.unit_bytes;
+  l.head = head(l.chunk);
+  l.last_head = head(last);
+  l.chunk_bytes = l.head + l.chunk / kBlock * block_bytes;
+  l.stride = l.row_bytes + (l.chunks - 1) * l.chunk_bytes + l.last_head + last / kBlock * block_bytes;
   return l;
 }
 
@@ -217,23 +258,24 @@ void pack_panel(const typename F::Source& s, const Layout& l, const ColumnMap& m
                 std::int64_t k_begin, const PanelOf<std::byte>& panel, std::vector<Code<F>>& scratch) {
   using M = typename F::Meta;
   using C = Code<F>;
-  std::memset(panel.head, 0, std::size_t(l.code_at));
+  if (l.row_bytes) std::memset(panel.row, 0, std::size_t(l.row_bytes));
+  for (std::int64_t c = 0; c < l.chunks; ++c) std::memset(panel.head(c), 0, std::size_t(c + 1 == l.chunks ? l.last_head : l.head));
   const auto input = [&](std::int64_t c) { return map.empty() ? (c < l.k ? c : -1) : std::int64_t(map[std::size_t(c)]); };
   for (int r = 0; r < rows; ++r) {
     if constexpr (HasRowScale<F>) {
       const float f = F::row_scale(s, row + r);
-      std::memcpy(panel.head + 4 * r, &f, 4);
+      std::memcpy(panel.row + 4 * r, &f, 4);
     }
-    if constexpr (meta_super_bytes<M> > 0)
-      for (std::int64_t i = 0; i < l.supers; ++i)
-        M::pack_super(F::super(s, row + r, k_begin + i * kSuperSpan), panel.head + l.super_at + (i * kRows + r) * meta_super_bytes<M>);
+    if constexpr (kSuperBytes<F> > 0)
+      for (std::int64_t c = 0; c < l.k; c += kSuperSpan)
+        M::pack_super(F::super(s, row + r, k_begin + c), super_at<F>(l, panel, c) + r * meta_super_bytes<M>);
     if constexpr (M::kBytes > 0)
       if (!meta_shared<M> || r == 0)
-        for (std::int64_t i = 0; i < l.spans; ++i) {
+        for (std::int64_t from = 0; from < l.columns; from += l.span) {
           // the first real input of the span; a span of padding alone keeps zeros
           std::int64_t at = -1;
-          for (std::int64_t c = i * l.span; c < std::min(l.columns, (i + 1) * l.span) && at < 0; ++c) at = input(c);
-          if (at >= 0) M::pack(F::meta(s, row + r, k_begin + at), panel.head + l.record_at + i * l.record_stride + r * M::kBytes);
+          for (std::int64_t c = from; c < std::min(l.columns, from + l.span) && at < 0; ++c) at = input(c);
+          if (at >= 0) M::pack(F::meta(s, row + r, k_begin + at), record_at<F>(l, panel, from) + r * M::kBytes);
         }
   }
   scratch.resize(std::size_t(kRows * (l.columns + l.k)));
@@ -254,7 +296,7 @@ void pack_panel(const typename F::Source& s, const Layout& l, const ColumnMap& m
       for (std::int64_t c = 0; c < l.columns; ++c) out[c] = map[std::size_t(c)] >= 0 ? in[map[std::size_t(c)]] : C{0};
   }
   for (std::int64_t b = 0; b < l.columns / kBlock; ++b) {
-    std::byte* out = panel.block(b, kUnits<F>);
+    std::byte* out = block_at<F>(l, panel, b);
     if constexpr (F::Planes::bits <= 8) pack_block<F>(packed + b * kBlock, l.columns, out, panel.step);
     else pack_wide_block<F>(packed + b * kBlock, l.columns, out, panel.step);
   }
@@ -262,22 +304,17 @@ void pack_panel(const typename F::Source& s, const Layout& l, const ColumnMap& m
 
 // ---- reading it back -------------------------------------------------------------------------------
 template <class F>
-inline Terms terms_at(const std::byte* head, const Layout& l, std::int64_t column, int r) {
+inline Terms terms_at(const Panel& panel, const Layout& l, std::int64_t column, int r) {
   using M = typename F::Meta;
-  if constexpr (M::kBytes == 0) {
-    return {};
-  } else {
-    const std::byte* record = head + l.record_at + column / l.span * l.record_stride + (meta_shared<M> ? 0 : r * M::kBytes);
-    const std::byte* super = head + l.super_at + (column / kSuperSpan * kRows + r) * meta_super_bytes<M>;
-    return terms_of<M>(super, record);
-  }
+  if constexpr (M::kBytes == 0) return {};
+  else return terms_of<M>(super_at<F>(l, panel, column) + r * meta_super_bytes<M>, record_at<F>(l, panel, column) + (meta_shared<M> ? 0 : r * M::kBytes));
 }
 
 template <class F>
-inline float row_at(const std::byte* head, int r) {
+inline float row_at(const Panel& panel, int r) {
   if constexpr (HasRowScale<F>) {
     float f;
-    std::memcpy(&f, head + 4 * r, 4);
+    std::memcpy(&f, panel.row + 4 * r, 4);
     return f;
   } else {
     return 1.0f;
@@ -287,13 +324,13 @@ inline float row_at(const std::byte* head, int r) {
 // The weights of one block, exactly as the format defines them: out[c][r].
 template <class F>
 void dequant_block(const Panel& panel, const Layout& l, std::int64_t block, float* out) {
-  const std::byte* codes = panel.block(block, kUnits<F>);
+  const std::byte* codes = block_at<F>(l, panel, block);
   std::uint8_t narrow[kRows * kBlock];
   if constexpr (F::Planes::bits <= 8) unpack_block<F>(codes, panel.step, narrow, kBlock);
   for (int half = 0; half < kBlock; half += 16)
     for (int r = 0; r < kRows; ++r) {
-      const Terms t = terms_at<F>(panel.head, l, block * kBlock + half, r);
-      const float row = row_at<F>(panel.head, r);
+      const Terms t = terms_at<F>(panel, l, block * kBlock + half, r);
+      const float row = row_at<F>(panel, r);
       for (int c = half; c < half + 16; ++c) {
         float v;
         if constexpr (F::Planes::bits <= 8) {

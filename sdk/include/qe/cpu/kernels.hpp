@@ -149,7 +149,7 @@ void run_floating(const Job& j) {
       const float* x = j.in->x + t * j.in->x_stride;
       float acc[kRows] = {}, chain[kRows] = {};
       for (std::int64_t c = 0; c < l.columns; ++c) {
-        const std::byte* codes = panel.block(c / kBlock, kUnits<F>);
+        const std::byte* codes = block_at<F>(l, panel, c / kBlock);
         if constexpr (F::Planes::bits <= 8)
           if (c % kBlock == 0) unpack_block<F>(codes, panel.step, narrow, kBlock);
         const bool ends = (c + 1) % l.span == 0 || (c % l.span + 1) % kSegment == 0 || c + 1 == l.columns;
@@ -164,14 +164,14 @@ void run_floating(const Job& j) {
           }
           chain[r] = std::fma(v, x[c], chain[r]);
           if (ends) {
-            acc[r] = meta_has_scale<M> ? std::fma(chain[r], terms_at<F>(panel.head, l, c, r).scale, acc[r]) : acc[r] + chain[r];
+            acc[r] = meta_has_scale<M> ? std::fma(chain[r], terms_at<F>(panel, l, c, r).scale, acc[r]) : acc[r] + chain[r];
             chain[r] = 0;
           }
         }
       }
       for (int r = 0; r < rows; ++r) {
         float y = acc[r];
-        if constexpr (HasRowScale<F>) y = y * row_factor<F>(row_at<F>(panel.head, r));
+        if constexpr (HasRowScale<F>) y = y * row_factor<F>(row_at<F>(panel, r));
         j.out[t * j.out_stride + p * kRows + r] = y;
       }
     }
@@ -194,14 +194,14 @@ void run_integer(const Job& j) {
       const float* sums = j.in->sums + t * j.in->spans;
       float acc[kRows] = {}, chain[kRows] = {};
       for (std::int64_t c = 0; c < l.columns; c += step) {
-        if (c % kBlock == 0) unpack_block<F>(panel.block(c / kBlock, kUnits<F>), panel.step, codes, kBlock);
+        if (c % kBlock == 0) unpack_block<F>(block_at<F>(l, panel, c / kBlock), panel.step, codes, kBlock);
         const bool ends = (c + step) % l.span == 0 || c + step == l.columns;
         for (int r = 0; r < kRows; ++r) {
           std::int32_t dot = 0;
           for (std::int64_t i = 0; i < step; ++i) dot += Op::of(codes[r * kBlock + c % kBlock + i]) * q[c + i];
           chain[r] = std::fma(float(dot), scale[c / kBlock], chain[r]);
           if (!ends) continue;
-          const Terms term = terms_at<F>(panel.head, l, c, r);
+          const Terms term = terms_at<F>(panel, l, c, r);
           acc[r] = std::fma(chain[r], term.scale * Op::kStep, acc[r]);
           if constexpr (kCorrects<F>) {
             float base = Op::kBase * Op::kStep;
@@ -215,7 +215,7 @@ void run_integer(const Job& j) {
       }
       for (int r = 0; r < rows; ++r) {
         float y = acc[r];
-        if constexpr (HasRowScale<F>) y = y * row_factor<F>(row_at<F>(panel.head, r));
+        if constexpr (HasRowScale<F>) y = y * row_factor<F>(row_at<F>(panel, r));
         j.out[t * j.out_stride + p * kRows + r] = y;
       }
     }

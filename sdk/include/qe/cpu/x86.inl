@@ -176,15 +176,17 @@ QE_INLINE Terms8 terms8(const std::byte* super, const std::byte* record) {
   }
   return t;
 }
-template <class M>
-QE_INLINE Terms8 terms8_at(const std::byte* head, const Layout& l, std::int64_t column, std::int64_t span) {
-  return terms8<M>(head + l.super_at + column / kSuperSpan * kRows * meta_super_bytes<M>, head + l.record_at + span * l.record_stride);
+template <class F>
+QE_INLINE Terms8 terms8_at(const Panel& panel, const Layout& l, std::int64_t column) {
+  using M = typename F::Meta;
+  if constexpr (M::kBytes == 0) return terms8<M>(nullptr, nullptr);
+  else return terms8<M>(super_at<F>(l, panel, column), record_at<F>(l, panel, column));
 }
 
 template <class F>
-QE_INLINE __m256 row_factors(const std::byte* head) {
+QE_INLINE __m256 row_factors(const Panel& panel) {
   alignas(32) float f[8];
-  for (int r = 0; r < kRows; ++r) f[r] = row_factor<F>(row_at<F>(head, r));
+  for (int r = 0; r < kRows; ++r) f[r] = row_factor<F>(row_at<F>(panel, r));
   return _mm256_load_ps(f);
 }
 
@@ -266,31 +268,38 @@ QE_INLINE __m256 correction(const Terms8& t) {
   return base;
 }
 
-// One panel times the tile of T tokens that starts at `token`. Half: spans of 16 columns.
-template <class F, int T, bool Half>
+// How a span meets blocks of 32 columns.
+enum class Spans { half, one, many };
+
+// One panel times the tile of T tokens that starts at `token`.
+template <class F, int T, Spans S>
 QE_FN void integer_tile(const Panel& panel, const Layout& l, const Input& in, std::int64_t token, float* out, std::int64_t out_stride, int rows) {
   using M = typename F::Meta;
   using Op = Operand<F>;
-  const std::int64_t blocks = l.columns / kBlock, per_span = Half ? 1 : l.span / kBlock;
+  constexpr bool kHalf = S == Spans::half;
+  const std::int64_t blocks = l.columns / kBlock, span_blocks = S == Spans::many ? l.span / kBlock : 1, chunk_blocks = l.chunk / kBlock;
   const std::int8_t* q = in.q + token * in.columns;
   const float* scale = in.scale + token * blocks;
   const float* sums = in.sums + token * in.spans;
-  const std::int32_t* bias = in.bias + token * (Half ? 2 * blocks : blocks);
-  const std::byte* block = panel.codes;
+  const std::int32_t* bias = in.bias + token * (kHalf ? 2 * blocks : blocks);
   __m256 acc[T];
   QE_UNROLL for (int t = 0; t < T; ++t) acc[t] = _mm256_setzero_ps();
-  std::int64_t span = 0;
-  for (std::int64_t b = 0; b < blocks; ++span) {
-    __m256 chain[T];
-    QE_UNROLL for (int t = 0; t < T; ++t) chain[t] = _mm256_setzero_ps();
-    const std::int64_t first = b, end = std::min(blocks, b + per_span);
-    do {
+  std::int64_t left = blocks;
+  for (std::int64_t c = 0; left > 0; ++c) {
+    const std::byte *super = panel.head(c), *block = panel.codes_of(l, c), *record = super;
+    std::int64_t chunk = std::min(chunk_blocks, left), until_super = kSuperSpan / kBlock;
+    if constexpr (kSuperBytes<F> > 0) record += (chunk + until_super - 1) / until_super * kSuperBytes<F>;
+    left -= chunk;
+    while (chunk > 0) {
       __m256i d[T];
-      if constexpr (Half) {
+      __m256 chain[T];
+      std::int64_t span = std::min(span_blocks, chunk);
+      chunk -= span;
+      if constexpr (kHalf) {
         QE_UNROLL for (int half = 0; half < 2; ++half) {
           if (half == 0) dots<F, T, 0, 4>(block, q, bias, d);
           else dots<F, T, 4, 4>(block, q, bias + T, d);
-          const Terms8 a = terms8_at<M>(panel.head, l, b * kBlock, 2 * b + half);
+          const Terms8 a = terms8<M>(super, record + half * kRecordBytes<F>);
           const __m256 step = _mm256_mul_ps(a.scale, _mm256_set1_ps(Op::kStep));
           [[maybe_unused]] const __m256 base = correction<F>(a);
           QE_UNROLL for (int t = 0; t < T; ++t) {
@@ -298,30 +307,38 @@ QE_FN void integer_tile(const Panel& panel, const Layout& l, const Input& in, st
             if constexpr (kCorrects<F>) acc[t] = _mm256_fmadd_ps(base, _mm256_broadcast_ss(sums + half * T + t), acc[t]);
           }
         }
-        bias += 2 * T;
-        sums += 2 * T;
+        bias += 2 * T, sums += 2 * T, record += 2 * kRecordBytes<F>;
+        q += kBlock * T, scale += T, block += kUnits<F> * 32;
       } else {
-        dots<F, T, 0, 8>(block, q, bias, d);
-        QE_UNROLL for (int t = 0; t < T; ++t) chain[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(d[t]), _mm256_broadcast_ss(scale + t), chain[t]);
-        bias += T;
+        if constexpr (S == Spans::one) {
+          dots<F, T, 0, 8>(block, q, bias, d);
+          QE_UNROLL for (int t = 0; t < T; ++t) chain[t] = _mm256_mul_ps(_mm256_cvtepi32_ps(d[t]), _mm256_broadcast_ss(scale + t));
+          q += kBlock * T, scale += T, bias += T, block += kUnits<F> * 32;
+        } else {
+          QE_UNROLL for (int t = 0; t < T; ++t) chain[t] = _mm256_setzero_ps();
+          do {
+            dots<F, T, 0, 8>(block, q, bias, d);
+            QE_UNROLL for (int t = 0; t < T; ++t) chain[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(d[t]), _mm256_broadcast_ss(scale + t), chain[t]);
+            q += kBlock * T, scale += T, bias += T, block += kUnits<F> * 32;
+          } while (--span > 0);
+        }
+        const Terms8 a = terms8<M>(super, record);
+        const __m256 step = _mm256_mul_ps(a.scale, _mm256_set1_ps(Op::kStep));
+        [[maybe_unused]] const __m256 base = correction<F>(a);
+        QE_UNROLL for (int t = 0; t < T; ++t) {
+          acc[t] = _mm256_fmadd_ps(chain[t], step, acc[t]);
+          if constexpr (kCorrects<F>) acc[t] = _mm256_fmadd_ps(base, _mm256_broadcast_ss(sums + t), acc[t]);
+        }
+        sums += T, record += kRecordBytes<F>;
       }
-      q += kBlock * T;
-      scale += T;
-      block += kUnits<F> * 32;
-    } while (++b < end);
-    if constexpr (!Half) {
-      const Terms8 a = terms8_at<M>(panel.head, l, first * kBlock, span);
-      const __m256 step = _mm256_mul_ps(a.scale, _mm256_set1_ps(Op::kStep));
-      [[maybe_unused]] const __m256 base = correction<F>(a);
-      QE_UNROLL for (int t = 0; t < T; ++t) {
-        acc[t] = _mm256_fmadd_ps(chain[t], step, acc[t]);
-        if constexpr (kCorrects<F>) acc[t] = _mm256_fmadd_ps(base, _mm256_broadcast_ss(sums + t), acc[t]);
+      if constexpr (kSuperBytes<F> > 0) {
+        until_super -= span_blocks;
+        if (until_super == 0) super += kSuperBytes<F>, until_super = kSuperSpan / kBlock;
       }
-      sums += T;
     }
   }
   if constexpr (HasRowScale<F>) {
-    const __m256 row = row_factors<F>(panel.head);
+    const __m256 row = row_factors<F>(panel);
     QE_UNROLL for (int t = 0; t < T; ++t) acc[t] = _mm256_mul_ps(acc[t], row);
   }
   QE_UNROLL for (int t = 0; t < T; ++t) store_rows(out + (token + t) * out_stride, acc[t], rows);
@@ -329,7 +346,7 @@ QE_FN void integer_tile(const Panel& panel, const Layout& l, const Input& in, st
 
 inline constexpr int kWidest = QE_VNNI ? 8 : 4;
 
-template <class F, bool Half>
+template <class F, Spans S>
 QE_FN void integer_panels(const Job& j) {
   const Layout& l = *j.layout;
   // Tokens in blocks whose int8 inputs stay in L2 while the panels pass by.
@@ -342,10 +359,10 @@ QE_FN void integer_panels(const Job& j) {
       float* out = j.out + p * kRows;
       std::int64_t t = t0;
       if constexpr (kWidest == 8)
-        for (; t + 8 <= t1; t += 8) integer_tile<F, 8, Half>(panel, l, *j.in, t, out, j.out_stride, rows);
-      for (; t + 4 <= t1; t += 4) integer_tile<F, 4, Half>(panel, l, *j.in, t, out, j.out_stride, rows);
-      if (t + 2 <= t1) integer_tile<F, 2, Half>(panel, l, *j.in, t, out, j.out_stride, rows), t += 2;
-      if (t < t1) integer_tile<F, 1, Half>(panel, l, *j.in, t, out, j.out_stride, rows);
+        for (; t + 8 <= t1; t += 8) integer_tile<F, 8, S>(panel, l, *j.in, t, out, j.out_stride, rows);
+      for (; t + 4 <= t1; t += 4) integer_tile<F, 4, S>(panel, l, *j.in, t, out, j.out_stride, rows);
+      if (t + 2 <= t1) integer_tile<F, 2, S>(panel, l, *j.in, t, out, j.out_stride, rows), t += 2;
+      if (t < t1) integer_tile<F, 1, S>(panel, l, *j.in, t, out, j.out_stride, rows);
     }
   }
 }
@@ -395,13 +412,13 @@ QE_INLINE void decode_values(const std::byte* p, std::int64_t step, float* out) 
 template <class F>
 QE_FN void exact_block(const Panel& panel, const Layout& l, std::int64_t block, float* out) {
   using M = typename F::Meta;
-  decode_values<F>(panel.block(block, kUnits<F>), panel.step, out);
+  decode_values<F>(block_at<F>(l, panel, block), panel.step, out);
   if constexpr (M::kBytes == 0 && !HasRowScale<F> && !HasWeight<F>) return;
   const std::int64_t column = block * kBlock;
   QE_UNROLL for (int half = 0; half < 2; ++half) {
-    const Terms8 t = terms8_at<M>(panel.head, l, column, (column + 16 * half) / l.span);
+    const Terms8 t = terms8_at<F>(panel, l, column + 16 * half);
     alignas(32) float row[8];
-    for (int r = 0; r < kRows; ++r) row[r] = row_at<F>(panel.head, r);
+    for (int r = 0; r < kRows; ++r) row[r] = row_at<F>(panel, r);
     if constexpr (HasWeight<F>) {
       alignas(32) float scale[8], offset[8], zero[8];
       _mm256_store_ps(scale, t.scale), _mm256_store_ps(offset, t.offset), _mm256_store_ps(zero, t.zero);
@@ -468,7 +485,7 @@ QE_FN void float_panels(const Job& j, std::int64_t p0, std::int64_t t0, std::int
   Panel panel[P];
   QE_UNROLL for (int p = 0; p < P; ++p) panel[p] = panel_at(l, j.base, p0 + p);
   const std::int64_t span = Exact || !meta_has_scale<M> ? l.columns : l.span;
-  for (std::int64_t s = 0, c = 0; c < l.columns; ++s) {
+  for (std::int64_t c = 0; c < l.columns;) {
     const std::int64_t span_end = std::min(l.columns, c + span);
     while (c < span_end) {
       const std::int64_t end = std::min(span_end, c + kSegment);
@@ -481,7 +498,7 @@ QE_FN void float_panels(const Job& j, std::int64_t p0, std::int64_t t0, std::int
           float* to = buffer + p * kPiece * kRows;
           for (std::int64_t b = 0; b < (skip + take + kBlock - 1) / kBlock; ++b) {
             if constexpr (Exact) exact_block<F>(panel[p], l, block + b, to + b * kBlock * kRows);
-            else decode_values<F>(panel[p].block(block + b, kUnits<F>), panel[p].step, to + b * kBlock * kRows);
+            else decode_values<F>(block_at<F>(l, panel[p], block + b), panel[p].step, to + b * kBlock * kRows);
           }
           at[p] = to + skip * kRows;
         }
@@ -490,7 +507,7 @@ QE_FN void float_panels(const Job& j, std::int64_t p0, std::int64_t t0, std::int
       }
       if constexpr (!Exact && meta_has_scale<M>) {
         QE_UNROLL for (int p = 0; p < P; ++p) {
-          const __m256 scale = terms8_at<M>(panel[p].head, l, end - 1, s).scale;
+          const __m256 scale = terms8_at<F>(panel[p], l, end - 1).scale;
           for (std::int64_t t = 0; t < m; ++t) {
             float* a = acc + 8 * (t * P + p);
             _mm256_storeu_ps(a, _mm256_fmadd_ps(_mm256_loadu_ps(chain + 8 * (t * P + p)), scale, _mm256_loadu_ps(a)));
@@ -505,7 +522,7 @@ QE_FN void float_panels(const Job& j, std::int64_t p0, std::int64_t t0, std::int
   QE_UNROLL for (int p = 0; p < P; ++p) {
     const int rows = int(std::min<std::int64_t>(kRows, l.n - (p0 + p) * kRows));
     [[maybe_unused]] __m256 row{};
-    if constexpr (!Exact && HasRowScale<F>) row = row_factors<F>(panel[p].head);
+    if constexpr (!Exact && HasRowScale<F>) row = row_factors<F>(panel[p]);
     for (std::int64_t t = 0; t < m; ++t) {
       __m256 y = _mm256_loadu_ps(acc + 8 * (t * P + p));
       if constexpr (!Exact && HasRowScale<F>) y = _mm256_mul_ps(y, row);
@@ -530,7 +547,7 @@ QE_FN void stream_panels(const Job& j, std::int64_t p0, std::int64_t t0) {
   QE_UNROLL for (int t = 0; t < T; ++t) x[t] = j.in->x + (t0 + t) * j.in->x_stride;
   // Panels of one strip lie side by side: one pointer for all.
   const Panel panel = panel_at(l, j.base, p0);
-  const std::byte* at = panel.codes;
+  const std::byte* at = panel.codes_of(l, 0);
   const std::int64_t step = Whole ? P * kUnitBytes<F> : panel.step;
   [[maybe_unused]] __m256 low{}, high{};
   if constexpr (kKind<F> == Kind::table && F::Planes::bits <= 4) {
@@ -545,7 +562,8 @@ QE_FN void stream_panels(const Job& j, std::int64_t p0, std::int64_t t0) {
   QE_UNROLL for (int p = 0; p < P; ++p)
     QE_UNROLL for (int t = 0; t < T; ++t) acc[p][t] = _mm256_setzero_ps();
   const std::int64_t span = meta_has_scale<M> ? l.span : l.columns;
-  for (std::int64_t s = 0, c = 0; c < l.columns; ++s) {
+  const std::int64_t chunk_blocks = l.chunk / kBlock;
+  for (std::int64_t c = 0, chunk = 0, in_chunk = 0; c < l.columns;) {
     const std::int64_t span_end = std::min(l.columns, c + span);
     while (c < span_end) {
       const std::int64_t end = std::min(span_end, c + kSegment);
@@ -587,10 +605,11 @@ QE_FN void stream_panels(const Job& j, std::int64_t p0, std::int64_t t0) {
           }
         }
         at += kUnits<F> * step;
+        if (++in_chunk == chunk_blocks && c + kBlock < l.columns) at = panel.codes_of(l, ++chunk), in_chunk = 0;
       }
       QE_UNROLL for (int p = 0; p < P; ++p) {
         [[maybe_unused]] __m256 scale{};
-        if constexpr (meta_has_scale<M>) scale = terms8_at<M>(panel.head + p * l.code_at, l, end - 1, s).scale;
+        if constexpr (meta_has_scale<M>) scale = terms8_at<F>(panel_at(l, j.base, p0 + p), l, end - 1).scale;
         QE_UNROLL for (int t = 0; t < T; ++t) {
           __m256 sum = chain[p][t];
           if constexpr (kRest != 1.0f) sum = _mm256_mul_ps(sum, _mm256_set1_ps(kRest));
@@ -602,7 +621,7 @@ QE_FN void stream_panels(const Job& j, std::int64_t p0, std::int64_t t0) {
   QE_UNROLL for (int p = 0; p < P; ++p) {
     const int rows = int(std::min<std::int64_t>(kRows, l.n - (p0 + p) * kRows));
     [[maybe_unused]] __m256 row{};
-    if constexpr (HasRowScale<F>) row = row_factors<F>(panel.head + p * l.code_at);
+    if constexpr (HasRowScale<F>) row = row_factors<F>(panel_at(l, j.base, p0 + p));
     QE_UNROLL for (int t = 0; t < T; ++t) {
       __m256 y = acc[p][t];
       if constexpr (HasRowScale<F>) y = _mm256_mul_ps(y, row);
@@ -640,7 +659,10 @@ QE_FN void floats(const Job& j) {
 template <class F>
 QE_FN void run(const Job& j, Path path) {
   if constexpr (kFastPath<F> == Path::integer) {
-    if (path == Path::integer) return j.layout->span == 16 ? integer_panels<F, true>(j) : integer_panels<F, false>(j);
+    if (path == Path::integer) {
+      if (j.layout->span == 16) return integer_panels<F, Spans::half>(j);
+      return j.layout->span == kBlock ? integer_panels<F, Spans::one>(j) : integer_panels<F, Spans::many>(j);
+    }
   } else if constexpr (kFastPath<F> == Path::floating) {
     if (path == Path::floating) return floats<F, false>(j);
   }
