@@ -93,15 +93,15 @@ std::vector<RequestId> Engine::Impl::submit(std::vector<Request> requests) {
   }
   std::vector<RequestId> ids;
   std::vector<std::unique_ptr<LiveRequest>> made;
-  const std::lock_guard lock(mutex);
   for (Request& r : requests) {
+    const RequestId id = next_id++;
     LiveRequest::Setup s = setup;
-    const std::uint64_t n = next_id + made.size();
-    s.seed = r.sampling.seed ? static_cast<std::uint64_t>(*r.sampling.seed) : (options.seed + 1) * 0x9e3779b97f4a7c15u + n;
-    ids.push_back(n);
-    made.push_back(std::make_unique<LiveRequest>(n, std::move(r), s));
+    s.seed = r.sampling.seed ? static_cast<std::uint64_t>(*r.sampling.seed) : (options.seed + 1) * 0x9e3779b97f4a7c15u + id;
+    ids.push_back(id);
+    made.push_back(std::make_unique<LiveRequest>(id, std::move(r), s));
   }
-  next_id += made.size();
+  const std::lock_guard lock(mutex);
+  for (auto& r : made) r->seq.arrival = next_arrival++;
   std::ranges::move(made, std::back_inserter(arrived));
   ensure_thread();
   wake.notify_one();
@@ -366,7 +366,7 @@ void Engine::Impl::run_items(std::vector<Step::Item> items) {
   }
   for (auto& [r, why] : failed) {
     std::erase_if(results, [&, q = r](const auto& x) { return x.first == q; });
-    log("engine").error("request {} ends: {}", r->id, why);
+    log("engine").info("request {} ends: {}", r->id, why);  // whoever asked says it aloud
     std::erase_if(items, [&, q = r](const Step::Item& i) { return i.seq == &q->seq; });
     finish(*r, r->end(FinishReason::kError, std::move(why)));
   }

@@ -46,7 +46,8 @@ struct Engine::Impl {
   std::vector<std::pair<RequestId, bool>> paused;
   std::vector<std::function<void()>> tasks;
   bool stopping = false;
-  std::uint64_t next_id = 1;
+  std::atomic<RequestId> next_id{1};
+  std::uint64_t next_arrival = 0;
   std::thread thread;
   mutable std::mutex stats_mutex;
   EngineStats stats;

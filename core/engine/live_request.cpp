@@ -11,7 +11,6 @@ LiveRequest::LiveRequest(RequestId number, Request r, const Setup& setup)
     : id(number), request(std::move(r)), eos_(setup.eos), max_model_len_(setup.max_model_len),
       stop_(request.sampling.stop, request.sampling.include_stop_str_in_output) {
   const SamplingParams& p = request.sampling;
-  seq.arrival = number;
   seq.prompt_len = std::ssize(request.prompt);
   seq.tokens.reserve(request.prompt.size() + static_cast<std::size_t>(std::min<std::int64_t>(p.max_tokens, 4096)));
   seq.tokens.assign(request.prompt.begin(), request.prompt.end());
