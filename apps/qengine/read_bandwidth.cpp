@@ -17,7 +17,7 @@ namespace qengine {
 namespace {
 
 constexpr std::size_t kBytes = std::size_t{256} << 20;  // far beyond any cache
-constexpr int kRounds = 8;
+constexpr int kRounds = 16;
 
 std::uint64_t read_plain(const std::uint64_t* p) {
   std::uint64_t a = 0, b = 0, c = 0, d = 0;
