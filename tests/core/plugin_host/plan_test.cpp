@@ -128,7 +128,7 @@ TEST_F(Plans, IgnoreListsAreTheOneMatchersAndIdleRulesAreReported) {
 TEST_F(Plans, ABadPatternInACheckpointIsNamed) {
   model->quant_json["ignore"] = Json::array({"re:(["});
   const Error e = refused();
-  EXPECT_EQ(e.code(), "E210");
+  EXPECT_EQ(e.code(), "E211");
   EXPECT_TRUE(has_text(e.what(), "\"re:([\" is no valid pattern: missing terminating ]")) << e.what();
 }
 
