@@ -4,6 +4,7 @@
 namespace qengine {
 
 extern const Command run_command;
+extern const Command serve_command;
 extern const Command inspect_command;
 extern const Command plan_command;
 extern const Command tokenize_command;
@@ -24,6 +25,7 @@ extern const Command version_command;
 const std::vector<const Command*>& all_commands() {
   static const std::vector<const Command*> commands{
       &run_command,
+      &serve_command,
       &inspect_command,
       &plan_command,
       &tokenize_command,

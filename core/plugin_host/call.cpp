@@ -7,7 +7,7 @@
 
 namespace qengine {
 
-thread_local const Call* current_call = nullptr;
+constinit thread_local const Call* current_call = nullptr;
 
 namespace {
 

@@ -30,7 +30,7 @@ struct Call {
 };
 
 // The call that this thread is in, null outside of plugins.
-extern thread_local const Call* current_call;
+extern constinit thread_local const Call* current_call;
 
 class CallScope {
  public:

@@ -1,5 +1,6 @@
 #include "core/server/generation.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/base/log.hpp"
@@ -65,10 +66,22 @@ Generation::Generation(Service& service, ApiRequest request, std::shared_ptr<htt
       arrival_(arrival),
       last_sent_(arrival) {}
 
-Generation::~Generation() { service_.release(reserved); }
+Generation::~Generation() {
+  leave_queue(0);
+  service_.release(reserved);
+}
+
+void Generation::leave_queue(double seconds) {
+  if (!queued_) return;
+  queued_ = false;
+  std::int64_t tokens = 0;
+  for (const auto& p : prompts_) tokens += static_cast<std::int64_t>(p.size());
+  service_.first_token(tokens, seconds);
+}
 
 void Generation::submit(std::vector<std::vector<std::int32_t>> prompts) {
   prompts_ = std::move(prompts);
+  queued_ = true;
   const auto n = static_cast<std::size_t>(request_.n);
   choices_.resize(prompts_.size() * n);
   const bool inside = request_.chat && request_.template_kwargs.value("__inside_reasoning", false);
@@ -103,7 +116,7 @@ void Generation::submit(std::vector<std::vector<std::int32_t>> prompts) {
       const auto self = weak.lock();
       if (!self || !self->paused_.exchange(false)) return;
       const std::lock_guard lock(self->ids_mutex_);
-      for (const auto& c : self->choices_) self->service_.engine().set_paused(c.engine_id, false);
+      for (const auto& c : self->choices_) self->service_.engine().pause(c.engine_id, false);
     });
 }
 
@@ -152,10 +165,10 @@ void Generation::emit(Json chunk) {
   last_sent_ = Clock::now();
   if (exchange_->buffered() > kMaxBuffered && !paused_.exchange(true)) {
     const std::lock_guard lock(ids_mutex_);
-    for (const auto& c : choices_) service_.engine().set_paused(c.engine_id, true);
+    for (const auto& c : choices_) service_.engine().pause(c.engine_id, true);
     // Drained between the look and the pause: the drain callback may not come again.
     if (exchange_->buffered() <= kMaxBuffered / 2 && paused_.exchange(false))
-      for (const auto& c : choices_) service_.engine().set_paused(c.engine_id, false);
+      for (const auto& c : choices_) service_.engine().pause(c.engine_id, false);
   }
 }
 
@@ -264,7 +277,10 @@ void Generation::take(std::size_t i, Output o) {
     service_.m.generation_total->add();
     if (c.last == Clock::time_point{}) {
       service_.m.ttft->observe(std::chrono::duration<double>(now - arrival_).count());
-      if (first_token_ == Clock::time_point{}) first_token_ = now;
+      if (first_token_ == Clock::time_point{}) {
+        first_token_ = now;
+        leave_queue(std::chrono::duration<double>(now - arrival_).count());
+      }
     } else {
       service_.m.itl->observe(std::chrono::duration<double>(now - c.last).count());
     }

@@ -76,6 +76,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void ensure_started();
   void cancel_all();
   void record_finish(const Choice& c);
+  void leave_queue(double seconds);
 
   Service& service_;
   ApiRequest request_;
@@ -86,7 +87,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<std::vector<std::int32_t>> prompts_;
   std::vector<Choice> choices_;
   std::int64_t cached_tokens_ = 0;
-  bool started_ = false;
+  bool started_ = false, queued_ = false;
   std::atomic<bool> finished_{false}, gone_{false}, paused_{false};
   std::mutex ids_mutex_;  // engine ids against client_gone()
 };

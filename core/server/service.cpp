@@ -1,8 +1,5 @@
 #include "core/server/service.hpp"
 
-#include <openssl/crypto.h>
-#include <openssl/sha.h>
-
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
@@ -11,6 +8,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/log.hpp"
+#include "core/plugin_host/sha256.hpp"
 #include "core/server/page.hpp"
 
 namespace qengine::server {
@@ -20,10 +18,11 @@ std::string dump(const Json& j) { return j.dump(-1, ' ', false, Json::error_hand
 
 http::Response json(const Json& j, int status = 200) { return {status, {{"Content-Type", "application/json"}}, dump(j)}; }
 
-std::string sha256(std::string_view s) {
-  unsigned char d[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(s.data()), s.size(), d);
-  return {reinterpret_cast<const char*>(d), sizeof d};
+// Takes as long for every pair of texts of one length.
+bool same(std::string_view a, std::string_view b) {
+  unsigned char differ = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) differ |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return differ == 0;
 }
 
 // A name from outside that may go into a header and a log line.
@@ -50,6 +49,7 @@ const std::vector<Service::Route>& Service::routes() {
       {"POST", "/tokenize", &Service::tokenize, false, true},
       {"POST", "/detokenize", &Service::detokenize, false, true},
       {"GET", "/tokenizer_info", &Service::tokenizer_info, false, false},
+      {"GET", "/server_info", &Service::server_info, false, false},
       {"GET", "/health", &Service::health, true, false},
       {"GET", "/ready", &Service::ready, true, false},
       {"GET", "/version", &Service::version, true, false},
@@ -73,7 +73,7 @@ Service::Service(std::unique_ptr<Engine> engine, ServiceOptions options)
   tool_parser_ = options_.tool_parser == "auto" ? detect_tool_parser(template_source_) : options_.tool_parser;
   reasoning_parser_ = options_.reasoning_parser == "auto" ? detect_reasoning_parser(template_source_) : options_.reasoning_parser;
   log("server").info("tool calls: {}, reasoning: {}", tool_parser_, reasoning_parser_);
-  for (const auto& k : options_.api_keys) key_hashes_.push_back(sha256(k));
+  for (const auto& k : options_.api_keys) key_hashes_.push_back(sha256_of(k));
   options_.api_keys.assign(options_.api_keys.size(), "");  // only hashes stay
   make_instruments();
   http_ = std::make_unique<http::HttpServer>(
@@ -82,7 +82,7 @@ Service::Service(std::unique_ptr<Engine> engine, ServiceOptions options)
 }
 
 Service::~Service() {
-  http_->stop();
+  if (http_) http_->stop();
   workers_->pool.join();
   {
     const std::lock_guard lock(mutex_);
@@ -181,6 +181,13 @@ void Service::make_instruments() {
   });
 }
 
+void Service::first_token(std::int64_t prompt_tokens, double seconds) {
+  queued_prompt_tokens_ -= prompt_tokens;
+  if (seconds <= 0) return;
+  const double rate = static_cast<double>(prompt_tokens) / seconds, seen = prefill_tok_s_;
+  prefill_tok_s_ = seen == 0 ? rate : 0.9 * seen + 0.1 * rate;
+}
+
 void Service::count_finish(FinishReason reason) {
   if (Counter* c = m.finished[static_cast<int>(reason)]) c->add();
 }
@@ -192,9 +199,9 @@ bool Service::key_ok(const http::Request& r) const {
   std::string_view key = r.header("authorization");
   if (key.size() > 7 && (key.substr(0, 7) == "Bearer " || key.substr(0, 7) == "bearer ")) key.remove_prefix(7);
   else key = {};
-  const std::string hash = sha256(key);
+  const std::string hash = sha256_of(key);
   bool ok = false;
-  for (const auto& h : key_hashes_) ok |= CRYPTO_memcmp(h.data(), hash.data(), h.size()) == 0;
+  for (const auto& h : key_hashes_) ok |= same(h, hash);
   return ok;
 }
 
@@ -250,9 +257,8 @@ std::optional<http::Response> Service::on_header(const http::Request& r) {
 }
 
 ApiError Service::overloaded() const {
-  const EngineStats s = engine_->stats();
   // Queued prompt tokens over the prefill rate seen so far, within 1 to 30 s.
-  const double rate = std::max(1.0, s.prefill_tok_s);
+  const double rate = std::max(1.0, prefill_tok_s_.load());
   const auto wait = std::clamp<long>(std::lround(std::ceil(static_cast<double>(queued_prompt_tokens_) / rate)), 1, 30);
   ApiError e("the queue is full (" + std::to_string(options_.max_num_queued_reqs) + " requests, --max-num-queued-reqs); try again in " + std::to_string(wait) + " s", {},
              options_.overload_status == 503 ? "server_is_overloaded" : "queue_full", options_.overload_status);
@@ -448,11 +454,16 @@ void Service::generate(ApiRequest q, std::shared_ptr<http::Exchange> x, const st
   if (q.sampling.max_tokens > room)
     throw ApiError("maximum context length is " + std::to_string(engine_->max_model_len()) + " tokens; the prompt has " + std::to_string(longest) + " and max_tokens asks for " +
                        std::to_string(q.sampling.max_tokens) + ", together " + std::to_string(longest + q.sampling.max_tokens) +
-                       (room > 0 ? " shorten the prompt or set max_tokens to at most " + std::to_string(room) : " shorten the prompt"),
+                       (room > 0 ? "; shorten the prompt or set max_tokens to at most " + std::to_string(room) : "; shorten the prompt"),
                    q.chat ? "messages" : "prompt", "context_length_exceeded");
   for (const auto& [token, bias] : q.sampling.logit_bias)
     if (token >= engine_->config().vocab_size) throw ApiError("logit_bias names token id " + std::to_string(token) + ", outside the vocabulary", "logit_bias");
 
+  if (options_.max_num_queued_tokens > 0 && queued_prompt_tokens_ > 0 && queued_prompt_tokens_ + total > options_.max_num_queued_tokens) {
+    metrics_.counter("vllm:admission_rejections_total", "", {{"reason", "max_num_queued_tokens"}}).add();
+    throw overloaded();
+  }
+  queued_prompt_tokens_ += total;
   m.prompt_total->add(static_cast<double>(total));
   for (const auto& p : prompts) m.prompt_tokens->observe(static_cast<double>(p.size()));
   m.params_n->observe(static_cast<double>(q.n));
@@ -622,6 +633,20 @@ void Service::tokenizer_info(http::Request, std::shared_ptr<http::Exchange> x) {
   out["pad_token"] = engine_->config().pad_id >= 0 ? Json(tokenizer_->piece(engine_->config().pad_id)) : Json(nullptr);
   out["chat_template"] = text(template_source_);
   x->respond(json(out));
+}
+
+void Service::server_info(http::Request, std::shared_ptr<http::Exchange> x) {
+  Json layers = Json::array();
+  for (const LayerReport& l : engine_->format().report())
+    layers.push_back({{"name", l.name}, {"plugin", l.plugin}, {"scheme", l.scheme}, {"kernel", l.kernel}, {"tier", l.tier}, {"bytes", l.bytes}, {"reason", l.reason}});
+  const MemoryReport memory = engine_->memory();
+  x->respond(json({{"model", model_name()},
+                   {"root", options_.root},
+                   {"version", options_.version},
+                   {"max_model_len", engine_->max_model_len()},
+                   {"kv", engine_->kv_report()},
+                   {"memory", {{"weights_bytes", memory.weights_bytes}, {"kv_bytes", memory.kv_bytes}, {"workspace_bytes", memory.workspace_bytes}, {"peak_rss_bytes", memory.peak_rss_bytes}}},
+                   {"layers", std::move(layers)}}));
 }
 
 void Service::health(http::Request, std::shared_ptr<http::Exchange> x) { x->respond({200, {}, ""}); }

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -72,6 +73,8 @@ class Service {
   void output(std::weak_ptr<Generation> generation, std::size_t choice, Output output);
   std::unique_ptr<ChatParser> chat_parser(const ApiRequest& request, bool inside_reasoning) const;
   void count_finish(FinishReason reason);
+  // The first token of a request is there: its prompt no longer waits.
+  void first_token(std::int64_t prompt_tokens, double seconds);
 
   struct Instruments {
     Histogram *ttft, *itl, *tpot, *e2e, *queue, *prompt_tokens, *generation_tokens, *params_n, *params_max_tokens, *max_generation;
@@ -100,6 +103,7 @@ class Service {
   void tokenize(http::Request, std::shared_ptr<http::Exchange>);
   void detokenize(http::Request, std::shared_ptr<http::Exchange>);
   void tokenizer_info(http::Request, std::shared_ptr<http::Exchange>);
+  void server_info(http::Request, std::shared_ptr<http::Exchange>);
   void health(http::Request, std::shared_ptr<http::Exchange>);
   void ready(http::Request, std::shared_ptr<http::Exchange>);
   void version(http::Request, std::shared_ptr<http::Exchange>);
@@ -123,6 +127,7 @@ class Service {
   std::vector<std::string> key_hashes_;
   Metrics metrics_;
   std::atomic<std::int64_t> reserved_{0}, queued_prompt_tokens_{0};
+  std::atomic<double> prefill_tok_s_{0};
   std::atomic<bool> draining_{false};
   std::atomic<std::uint64_t> next_id_{1};
   std::uint64_t id_salt_;
