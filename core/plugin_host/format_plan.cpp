@@ -225,7 +225,8 @@ class Planner {
       if (host_.plugins().empty()) throw e.hint("no plugin is installed where the program looks; qengine plugin list shows where that is");
       throw e.hint("a plugin that reads it can be added with --plugin-path");
     }
-    if (scores.size() > 1 && scores[1].score == scores[0].score) {
+    // Claims for parts of a model may be equal: each layer is offered to all of them.
+    if (scores.size() > 1 && scores[1].score == scores[0].score && scores[0].score > kMayWin) {
       std::vector<std::string> tied;
       for (const PluginScore& s : scores)
         if (s.score == scores[0].score) tied.push_back(s.plugin->name + " " + s.plugin->version);
