@@ -571,13 +571,18 @@ class Planner {
     for (auto& layer : s_.units)
       for (Unit& u : layer) {
         ++all;
-        by_winner += u.plugin == winner_;
+        by_winner += u.plugin == winner_ || claims(u.plugin);
         const std::string own = reason_text(u.plan.reason);
         if (u.why.empty()) u.why = own;
       }
     if (by_winner == 0 && s_.checkpoint->quant_config().is_object())
       warnings.push_back("W201 " + s_.checkpoint->quant_config_source() + " says " + describe_quantization(*s_.checkpoint) + ", but no layer has quantized tensors: " +
                          std::to_string(all) + " products run unquantized");
+  }
+
+  // Whether a plugin said that it reads at least parts of this checkpoint.
+  bool claims(const Plugin* plugin) const {
+    return std::any_of(scores.begin(), scores.end(), [&](const PluginScore& s) { return s.plugin == plugin && s.score >= kMayWin; });
   }
 
   void settle_ledger() {
