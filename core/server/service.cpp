@@ -392,6 +392,18 @@ void Service::chat(http::Request r, std::shared_ptr<http::Exchange> x) {
 
 void Service::generate(ApiRequest q, std::shared_ptr<http::Exchange> x, const std::string& id, Generation::Clock::time_point arrival) {
   check_model(q.model);
+  // What cannot be enforced is refused, never ignored.
+  if (q.constraint.kind != Constraint::Kind::kNone)
+    throw ApiError("structured output (response_format json_object and json_schema, structured_outputs, guided_*) is not enforced by this build; leave it out", "response_format", "unsupported_parameter");
+  if (q.tool_choice == "required" || q.tool_choice == "function")
+    throw ApiError("tool_choice \"" + q.tool_choice + "\" cannot be enforced by this build; use auto or none", "tool_choice", "unsupported_parameter");
+  q.sampling.allowed_token_ids = q.allowed_token_ids;
+  for (const std::int32_t id : q.allowed_token_ids)
+    if (id >= engine_->config().vocab_size) throw ApiError("allowed_token_ids names token id " + std::to_string(id) + ", outside the vocabulary", "allowed_token_ids");
+  for (const std::string& word : q.bad_words) {  // at the start of a text and after a space
+    for (const std::string& form : {word, " " + word})
+      if (auto ids = tokenizer_->encode(form, false); !ids.empty()) q.sampling.bad_words.push_back(std::move(ids));
+  }
   for (const auto& f : q.ignored_fields) log("server").debug("{}: field {} is not known and was ignored", id, f);
   const std::int64_t places = q.n * static_cast<std::int64_t>(q.chat ? 1 : q.prompts.size());
   if (reserved_.fetch_add(places) + places > options_.max_num_queued_reqs && places <= options_.max_num_queued_reqs) {
