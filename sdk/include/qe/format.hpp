@@ -102,7 +102,7 @@ QE_HD inline float row_factor(float row) {
 
 // ---- what the kernels read off `value` -------------------------------------------------------------
 enum class Kind {
-  ramp,    // value(c) = c + base, base an integer: int8 dot product
+  ramp,    // value(c) = c + base, base an integer: integer dot product
   steps,   // at most 16 codes, integer multiples of one step: a byte table, then the same
   e4m3,    // the 8-bit float itself
   e5m2,
@@ -183,15 +183,13 @@ inline constexpr bool kInteger = kKind<F> == Kind::ramp || kKind<F> == Kind::ste
 //
 //   value(c) = (operand(c) + kBase) * kStep        operand unsigned of kBits bits, or signed (kSigned)
 //
-// Unsigned where it fits 7 bits (the pair products of vpmaddubsw then stay inside int16), else signed.
+// Unsigned where it fits 7 bits, else signed. Kernels raise signed ones by 128 to unsigned bytes and take the
+// difference off the sum.
 template <class F>
 struct Operand {
   static constexpr detail::StepTable table = [] { if constexpr (kKind<F> == Kind::steps) return detail::step_table<F>(); else return detail::StepTable{}; }();
   static constexpr bool kSteps = kKind<F> == Kind::steps;
   static constexpr bool kSigned = kSteps ? table.max - table.min > 127 : F::Planes::bits == 8;
-  static constexpr int kMaxUnsigned = kSteps ? table.max - table.min : (1 << F::Planes::bits) - 1;
-  // How many vpmaddubsw results may be added in int16: 2 * max * 127 each.
-  static constexpr int kAdds = kSigned ? 1 : 32767 / (254 * (kMaxUnsigned ? kMaxUnsigned : 1));
   static constexpr float kBase = kSteps ? (kSigned ? 0.0f : float(table.min)) : F::value(0) + (kSigned ? 128.0f : 0.0f);
   static constexpr float kStep = kSteps ? 1.0f / float(1 << table.shift) : 1.0f;
   static constexpr int of(std::uint32_t c) {

@@ -62,7 +62,7 @@ PartPlan load_part(Io& io, const Part& part, const Range& range, const cpu::Layo
 template <class F>
 void run_part(const cpu::Job& job, cpu::Path path, cpu::Isa isa) {
 #if QE_X86
-  if (isa == cpu::Isa::vnni) return cpu::vnni::run<F>(job, path);
+  if (isa == cpu::Isa::avx512) return cpu::avx512::run<F>(job, path);
   if (isa == cpu::Isa::avx2) return cpu::avx2::run<F>(job, path);
 #endif
   (void)isa;

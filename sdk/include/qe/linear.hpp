@@ -79,8 +79,6 @@ struct Handle {
   }
 };
 
-inline Handle* handle(qe_linear l) { return reinterpret_cast<Handle*>(l); }
-
 inline void* host_alloc(const qe_device& d, std::uint64_t bytes, int mem) {
   void* p = nullptr;
   if (const qe_status s = host().alloc(host().self, &d, bytes, 64, mem, &p); s != QE_OK)
@@ -159,24 +157,25 @@ inline void run_layer(const Handle& h, const qe_run& r) {
         parallel_for(slices, [&](std::int64_t i) { body(m * i / slices, m * (i + 1) / slices); });
       };
       const cpu::Input input = cpu::prepare(h.need, activation, h.map, in + t0 * in_stride, in_stride, m, r.workspace, isa, each);
-      std::int64_t panels = 0, bytes = 0;
-      for (std::size_t i = first; i < last; ++i) panels += h.parts[i].layout.panels, bytes += h.parts[i].layout.bytes();
-      // Contiguous ranges of panels, one a thread; more where the work is large enough to even out.
+      // Panels are dealt by fours, which are whole strips of every format.
+      std::int64_t fours = 0, bytes = 0;
+      const auto fours_of = [](const Handle::Packed& p) { return (p.layout.panels + 3) / 4; };
+      for (std::size_t i = first; i < last; ++i) fours += fours_of(h.parts[i]), bytes += h.parts[i].layout.bytes();
+      // Contiguous ranges, one a thread; more where the work is large enough to even out.
       std::int64_t chunks = h.threads;
       if (bytes * m > (std::int64_t{4} << 20)) chunks *= 4;
-      chunks = std::max<std::int64_t>(1, std::min({chunks, (panels + 3) / 4, bytes * m / 8192 + 1}));
+      chunks = std::max<std::int64_t>(1, std::min({chunks, fours, bytes * m / 8192 + 1}));
       const auto body = [&](std::int64_t c) {
-        // borders at multiples of 4 panels
-        std::int64_t begin = std::min(panels, cpu::round_up(panels * c / chunks, 4)), end = std::min(panels, cpu::round_up(panels * (c + 1) / chunks, 4));
+        std::int64_t begin = fours * c / chunks, end = fours * (c + 1) / chunks;
         for (std::size_t i = first; i < last; ++i) {
           const Handle::Packed& p = h.parts[i];
-          const std::int64_t from = std::max<std::int64_t>(begin, 0), to = std::min(end, p.layout.panels);
+          const std::int64_t from = std::max<std::int64_t>(begin, 0) * 4, to = std::min(end * 4, p.layout.panels);
           if (from < to) {
             cpu::Job job{p.base, &p.layout, &input, out + t0 * out_stride + p.row, out_stride, from, to};
             p.ops->run(job, (h.flags & QE_LAYER_EXACT) ? cpu::Path::exact : p.ops->fast_path, isa);
           }
-          begin -= p.layout.panels;
-          end -= p.layout.panels;
+          begin -= fours_of(p);
+          end -= fours_of(p);
         }
       };
       if (chunks == 1) body(0);

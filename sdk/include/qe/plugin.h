@@ -156,6 +156,8 @@ typedef struct { uint32_t struct_size; int32_t claim; qe_reason reason; int32_t 
    store    token i of k, v [n_tokens, kv_heads * head_dim] goes to slot[i] = block * block_tokens + offset, -1 skips it. Slots are distinct.
    gather   writes k, v [sum of seq_len, kv_heads * head_dim]: of each of n_seqs sequences its first seq_len[s] tokens, which lie in the
             blocks block_table[s * max_blocks ...]; slot is NULL. Several threads may gather from one qe_kv at once.
+   encoding  one that is not opaque says what a value is (E4M3: one byte, times the scale of its layer, K and V apart, and of its head for
+            _HEAD), and that a block is [slot][kv head][dim]: core's own kernels may then store and attend, and no function here is called.
    decode, prefill   q, out [n_tokens, q_heads * head_dim]; rows cu_q[s] .. cu_q[s+1]-1 are the last ones of sequence s, whose seq_len counts
             them; q is not scaled yet. Core uses them on the CPU only when both are there: a prompt cut elsewhere must give the same numbers. */
 typedef struct { uint32_t struct_size, flags; int32_t layer, n_seqs, n_tokens, max_blocks, window; float sm_scale, softcap;
@@ -169,6 +171,8 @@ typedef struct { uint32_t struct_size, reserved;
   qe_status (*decode)(qe_kv, const qe_kv_args *, qe_error *) QE_NOEXCEPT;  /* [step] NULL: core's attention reads `encoding` */
   qe_status (*prefill)(qe_kv, const qe_kv_args *, qe_error *) QE_NOEXCEPT; /* [step] NULL: core stores, then attends over what `gather` gives */
   void (*close)(qe_kv) QE_NOEXCEPT;                                        /* [load] */
+  /* [load] Of an encoding that is not opaque: the scales of a layer, F32 [kv_heads] each in host memory; value = code * scale. NULL: all 1. */
+  qe_status (*scales)(qe_kv, int32_t layer, float *k_scale, float *v_scale, qe_error *) QE_NOEXCEPT;
 } qe_kv_v1;
 /* "qe.fused_step/1", DRAFT: plan [any], build [load], run [step], destroy [load], like qe_weight_v1. In: layer range, with_embed,
    with_lm_head, m_max, this plugin's own qe_linear handles, the qe_kv in use. plan adds extra_bytes, max_ns of one call, `cooperative`

@@ -15,14 +15,22 @@
 //   static std::string scheme(const qe_model&, const qe_layer&)           for the start-up table: "w4g128"
 //   static constexpr const char* kOptions[];  static constexpr qe_alias kAliases[]
 //
+// With CUDA sources (qe_add_plugin's CUDA_SOURCES, one QE_FORMAT_CUDA(X) for each format: qe/format_cuda.cuh) the
+// same formats run on GPUs: QE_PLUGIN_CUDA is then 1. A row {QE_CUDA, 80, 0, 2} says so to the host.
+//
 // Parts of different formats, groups or input orders are never fused: the plan says fuse_parts = 0
 // and core offers them one by one.
 #pragma once
 
+#include <qe/cuda/linear.hpp>
 #include <qe/linear.hpp>
 
 #include <array>
 #include <concepts>
+
+#ifndef QE_PLUGIN_CUDA
+#define QE_PLUGIN_CUDA 0
+#endif
 
 namespace qe {
 
@@ -48,6 +56,16 @@ class Linears {
     return all;
   }
 
+  // The CUDA kernels of formats, in the same order.
+  static std::vector<const cuda::Kernels*> kernels([[maybe_unused]] const std::vector<const FormatOps*>& ops) {
+    std::vector<const cuda::Kernels*> out;
+#if QE_PLUGIN_CUDA
+    static const std::array<const cuda::Kernels*, sizeof...(Formats)> all{&cuda::kernels<Formats>()...};
+    for (const FormatOps* o : ops) out.push_back(all[std::size_t(std::find(formats().begin(), formats().end(), o) - formats().begin())]);
+#endif
+    return out;
+  }
+
   // ---- qe_weight_v1 --------------------------------------------------------------------------------
   static qe_status plan(const qe_device* device, const qe_model* m, const qe_layer* l, qe_plan* out, qe_error* error) noexcept {
     return guard(error, [&] {
@@ -57,13 +75,27 @@ class Linears {
       out->reason[0] = 0;
       Reason why(out->reason);
       if (!runs_on(*device)) {
-        why("%s; this plugin has no kernels for it", device->kind == QE_CUDA ? "a CUDA device" : "an unknown device");
+        if (device->kind == QE_CUDA && QE_PLUGIN_CUDA) why("compute capability %d.%d; this plugin has kernels from 8.0", device->sm / 10, device->sm % 10);
+        else why("%s; this plugin has no kernels for it", device->kind == QE_CUDA ? "a CUDA device" : "an unknown device");
         return;
       }
       std::vector<const FormatOps*> ops;
       const Claim claim = choose(*m, *l, ops, why);
       if (claim == Claim::no) return;
       Io io(*m, Io::Mode::plan);
+      if (QE_HAS(out, scheme)) {
+        std::string scheme;
+        if constexpr (requires { Derived::scheme(*m, *l); }) scheme = Derived::scheme(*m, *l);
+        detail::copy_text(out->scheme, sizeof out->scheme, scheme);
+      }
+      if (device->kind == QE_CUDA) {
+        const cuda::LayerPlan p = cuda::plan_layer(*device, *m, *l, kernels(ops), io);
+        out->claim = int(claim);
+        if (!p.fuse && !out->reason[0]) why("%s", p.apart.c_str());
+        if ((l->flags & QE_LAYER_ACT_QUANT) && !out->reason[0]) why("activations stay in 16 bits on a GPU: weights only");
+        cuda::describe_plan(p, *l, *out);
+        return;
+      }
       const detail::LayerPlan p = detail::plan_layer(*m, *l, ops, io);
       out->claim = int(claim);
       out->fuse_parts = p.fuse;
@@ -87,13 +119,8 @@ class Linears {
       r.workspace_bytes = one ? 64 + std::uint64_t(tokens) * one : 0;
       const bool exact = l->flags & QE_LAYER_EXACT;
       const cpu::Path path = exact || ops.empty() ? cpu::Path::exact : ops[0]->fast_path;
-      std::snprintf(r.kernel, sizeof r.kernel, "r8_%s_%s", path == cpu::Path::integer ? "int8" : path == cpu::Path::floating ? "f32" : "exact",
+      std::snprintf(r.kernel, sizeof r.kernel, "r8_%s_%s", path == cpu::Path::integer ? "int16" : path == cpu::Path::floating ? "f32" : "exact",
                     cpu::isa_name(cpu::isa()));
-      if (QE_HAS(out, scheme)) {
-        std::string scheme;
-        if constexpr (requires { Derived::scheme(*m, *l); }) scheme = Derived::scheme(*m, *l);
-        detail::copy_text(out->scheme, sizeof out->scheme, scheme);
-      }
     });
   }
 
@@ -108,41 +135,57 @@ class Linears {
     });
   }
 
-  static qe_status load(qe_dev dev, const qe_model* m, const qe_layer* l, qe_stream, qe_linear* out, qe_error* error) noexcept {
+  static qe_status load(qe_dev dev, const qe_model* m, const qe_layer* l, qe_stream stream, qe_linear* out, qe_error* error) noexcept {
     return guard(error, [&] {
       qe_reason text{};
       Reason why(text);
       std::vector<const FormatOps*> ops;
       if (choose(*m, *l, ops, why) == Claim::no) throw Error(QE_E_UNSUPPORTED, subject(*l), text);
-      *out = reinterpret_cast<qe_linear>(detail::load_layer(*reinterpret_cast<const qe_device*>(dev), *m, *l, ops).release());
+      const qe_device& device = *reinterpret_cast<const qe_device*>(dev);
+      auto loaded = std::make_unique<Loaded>();
+      if (device.kind == QE_CUDA) loaded->gpu = std::make_unique<cuda::Layer>(device, *m, *l, kernels(ops), stream);
+      else loaded->cpu = detail::load_layer(device, *m, *l, ops);
+      *out = reinterpret_cast<qe_linear>(loaded.release());
     });
   }
 
-  static qe_status warmup(qe_linear, const std::int64_t*, std::uint32_t, const qe_run*, qe_error*) noexcept { return QE_OK; }
+  static qe_status warmup(qe_linear h, const std::int64_t* m, std::uint32_t n_m, const qe_run* scratch, qe_error* error) noexcept {
+    return guard(error, [&] { if (of(h).gpu && scratch) of(h).gpu->warmup(m, n_m, *scratch); });
+  }
   static qe_status run(qe_linear h, const qe_run* r, qe_error* error) noexcept {
-    return guard(error, [&] { detail::run_layer(*detail::handle(h), *r); });
+    return guard(error, [&] { of(h).gpu ? of(h).gpu->run(*r) : detail::run_layer(*of(h).cpu, *r); });
   }
-  static qe_status dequant(qe_linear h, std::int64_t begin, std::int64_t end, qe_tensor* out, qe_stream, qe_error* error) noexcept {
-    return guard(error, [&] { detail::dequant_rows(*detail::handle(h), begin, end, *out); });
+  static qe_status dequant(qe_linear h, std::int64_t begin, std::int64_t end, qe_tensor* out, qe_stream stream, qe_error* error) noexcept {
+    return guard(error, [&] { of(h).gpu ? of(h).gpu->dequant(begin, end, *out, stream) : detail::dequant_rows(*of(h).cpu, begin, end, *out); });
   }
-  static qe_status rows(qe_linear h, const std::int32_t* ids, std::int64_t n, qe_tensor* out, qe_stream, qe_error* error) noexcept {
-    return guard(error, [&] { detail::gather_rows(*detail::handle(h), ids, n, *out); });
+  static qe_status rows(qe_linear h, const std::int32_t* ids, std::int64_t n, qe_tensor* out, qe_stream stream, qe_error* error) noexcept {
+    return guard(error, [&] { of(h).gpu ? of(h).gpu->rows(ids, n, *out, stream) : detail::gather_rows(*of(h).cpu, ids, n, *out); });
   }
   static std::uint64_t bytes(qe_linear h, std::int32_t mem) noexcept {
-    const detail::Handle& d = *detail::handle(h);
+    if (of(h).gpu) return of(h).gpu->bytes(mem);
+    const detail::Handle& d = *of(h).cpu;
     return mem == QE_MEM_WEIGHT ? d.weight_bytes : mem == QE_MEM_PERSIST ? d.persist_bytes : 0;
   }
-  static void destroy(qe_linear h) noexcept { delete detail::handle(h); }
+  static void destroy(qe_linear h) noexcept { delete &of(h); }
 
   static const qe_weight_v1* weight_table() {
     static const qe_weight_v1 table{sizeof(qe_weight_v1), 0, plan, tensors, load, warmup, run, dequant, rows, bytes, destroy};
     return &table;
   }
 
+ protected:
+  // Behind qe_linear: one of the two.
+  struct Loaded {
+    std::unique_ptr<detail::Handle> cpu;
+    std::unique_ptr<cuda::Layer> gpu;
+  };
+  static Loaded& of(qe_linear h) { return *reinterpret_cast<Loaded*>(h); }
+
  private:
   static bool runs_on(const qe_device& d) {
+    if (d.kind == QE_CUDA && !QE_PLUGIN_CUDA) return false;
     for (const Row& r : Derived::kRows)
-      if (r.kind == d.kind && d.kind == QE_CPU) return true;
+      if (r.kind == d.kind && (d.kind == QE_CPU || (d.sm >= r.sm_min && (r.sm_max == 0 || d.sm <= r.sm_max)))) return true;
     return false;
   }
   static std::string subject(const qe_layer& l) { return l.n_parts ? std::string(view(l.parts[0]->name)) : std::string(); }

@@ -17,9 +17,9 @@
 //   strip = the same for several panels: their row factors; then per chunk their heads, then unit by
 //           unit (a vector; a column of wide codes) those of all panels side by side
 //
-// A strip is one panel for formats of the integer path, which take one panel at a time, and four (the
-// last one may have fewer) for the others, which take four side by side. A chunk is the fewest spans
-// whose records fill whole vectors; the last one may be shorter.
+// A strip is two panels for formats of the integer path and four for the others (the last one may have
+// fewer): what fills one or two of the widest vectors. A chunk is the fewest spans whose records fill
+// whole vectors; the last one may be shorter.
 //
 // supers: 8 for every 256 columns; records: 8 (1 when shared) for every span of columns. A span is
 // a group where groups are multiples of 32; 16 where they are multiples of 16 (a record is then
@@ -62,19 +62,20 @@ struct Layout {
   std::int64_t row_bytes = 0, chunk_bytes = 0, unit_bytes = 0;
   bool mapped = false;             // columns go through a map
   std::int64_t bytes() const { return panels * stride; }
+  std::int64_t head_of(std::int64_t c) const { return c + 1 == chunks ? last_head : head; }
 };
 
 // Where one panel lies.
 template <class B>
 struct PanelOf {
-  B* row;                        // its row factors
-  B* chunk;                      // the head of its first chunk
-  std::int64_t chunk_step;       // from chunk to chunk
-  std::int64_t codes, last_codes;  // from a chunk's head to its codes
-  std::int64_t step;             // from unit to unit
+  B* row;                          // its row factors
+  B* strip;                        // the first chunk of its strip
+  std::int64_t chunk_step;         // from chunk to chunk
+  std::int64_t index, width;       // which of how many panels of the strip
+  std::int64_t step;               // from unit to unit
 
-  B* head(std::int64_t c) const { return chunk + c * chunk_step; }
-  B* codes_of(const Layout& l, std::int64_t c) const { return head(c) + (c + 1 == l.chunks ? last_codes : codes); }
+  B* head(const Layout& l, std::int64_t c) const { return strip + c * chunk_step + index * l.head_of(c); }
+  B* codes(const Layout& l, std::int64_t c) const { return strip + c * chunk_step + width * l.head_of(c) + index * l.unit_bytes; }
 };
 using Panel = PanelOf<const std::byte>;
 
@@ -82,27 +83,24 @@ template <class B>
 inline PanelOf<B> panel_at(const Layout& l, B* base, std::int64_t p) {
   const std::int64_t first = p / l.strip * l.strip, width = std::min(l.strip, l.panels - first), i = p - first;
   B* strip = base + first * l.stride;
-  const bool one = l.chunks == 1;
-  const auto codes = [&](std::int64_t head) { return (width - i) * head + i * l.unit_bytes; };
-  return {strip + i * l.row_bytes, strip + width * l.row_bytes + i * (one ? l.last_head : l.head), width * l.chunk_bytes,
-          codes(l.head), codes(l.last_head) - (one ? 0 : i * (l.head - l.last_head)), width * l.unit_bytes};
+  return {strip + i * l.row_bytes, strip + width * l.row_bytes, width * l.chunk_bytes, i, width, width * l.unit_bytes};
 }
 
 // The codes of block b, and the record (its panel's eight) of a column.
 template <class F, class B>
 inline B* block_at(const Layout& l, const PanelOf<B>& p, std::int64_t b) {
   const std::int64_t c = b * kBlock / l.chunk;
-  return p.codes_of(l, c) + (b - c * (l.chunk / kBlock)) * kUnits<F> * p.step;
+  return p.codes(l, c) + (b - c * (l.chunk / kBlock)) * kUnits<F> * p.step;
 }
 template <class F, class B>
 inline B* super_at(const Layout& l, const PanelOf<B>& p, std::int64_t column) {
-  return p.head(column / l.chunk) + column % l.chunk / kSuperSpan * kSuperBytes<F>;
+  return p.head(l, column / l.chunk) + column % l.chunk / kSuperSpan * kSuperBytes<F>;
 }
 template <class F, class B>
 inline B* record_at(const Layout& l, const PanelOf<B>& p, std::int64_t column) {
   const std::int64_t c = column / l.chunk, columns = std::min(l.chunk, l.columns - c * l.chunk);
   const std::int64_t supers = kSuperBytes<F> ? (columns + kSuperSpan - 1) / kSuperSpan : 0;
-  return p.head(c) + supers * kSuperBytes<F> + column % l.chunk / l.span * kRecordBytes<F>;
+  return p.head(l, c) + supers * kSuperBytes<F> + column % l.chunk / l.span * kRecordBytes<F>;
 }
 
 // Which input feeds each column, -1 for padding. Empty when column c is input c.
@@ -140,7 +138,7 @@ Layout layout(const typename F::Source& s, std::int64_t n, std::int64_t k) {
   }
   l.spans = l.span ? (l.columns + l.span - 1) / l.span : 0;
   l.panels = (n + kRows - 1) / kRows;
-  l.strip = kInteger<F> ? 1 : 4;
+  l.strip = kInteger<F> ? 2 : 4;
   l.unit_bytes = kUnitBytes<F>;
   l.row_bytes = HasRowScale<F> ? 4 * kRows : 0;
   // A chunk is whole periods of records that fill vectors.
@@ -259,7 +257,7 @@ void pack_panel(const typename F::Source& s, const Layout& l, const ColumnMap& m
   using M = typename F::Meta;
   using C = Code<F>;
   if (l.row_bytes) std::memset(panel.row, 0, std::size_t(l.row_bytes));
-  for (std::int64_t c = 0; c < l.chunks; ++c) std::memset(panel.head(c), 0, std::size_t(c + 1 == l.chunks ? l.last_head : l.head));
+  for (std::int64_t c = 0; c < l.chunks; ++c) std::memset(panel.head(l, c), 0, std::size_t(l.head_of(c)));
   const auto input = [&](std::int64_t c) { return map.empty() ? (c < l.k ? c : -1) : std::int64_t(map[std::size_t(c)]); };
   for (int r = 0; r < rows; ++r) {
     if constexpr (HasRowScale<F>) {

@@ -1,6 +1,6 @@
 // qe/cpu/input.hpp: from a call's activations to what the kernels read, once a call.
 //
-//   emulated activation quantization -> columns in the layer's order, padded -> int8 per 32 with sums
+//   emulated activation quantization -> columns in the layer's order, padded -> int16 per 32 with sums
 #pragma once
 
 #include <qe/cpu/kernels.hpp>
@@ -25,7 +25,7 @@ inline Isa& isa() {
       found = Isa::avx2;
       if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni") && !(wish && std::string_view(wish) == "avx2"))
-        found = Isa::vnni;
+        found = Isa::avx512;
     }
 #endif
     return found;
@@ -33,7 +33,7 @@ inline Isa& isa() {
   return best;
 }
 
-inline const char* isa_name(Isa i) { return i == Isa::vnni ? "vnni" : i == Isa::avx2 ? "avx2" : "scalar"; }
+inline const char* isa_name(Isa i) { return i == Isa::avx512 ? "avx512" : i == Isa::avx2 ? "avx2" : "scalar"; }
 
 // What the parts of a layer want of an input.
 struct Need {
@@ -57,7 +57,7 @@ inline Workspace workspace(const Need& need, std::int64_t m) {
   if (need.act) w.act = take(std::uint64_t(m * need.k) * 4);
   if (copies) w.x = take(std::uint64_t(m * need.columns) * 4);
   if (need.integer) {
-    w.q = take(std::uint64_t(m * need.columns));
+    w.q = take(std::uint64_t(m * need.columns) * 2);
     w.scale = take(std::uint64_t(m * (need.columns / kBlock)) * 4);
     w.sums = take(std::uint64_t(m * need.spans) * 4);
     w.bias = take(std::uint64_t(m * need.halves()) * 4);
@@ -77,13 +77,13 @@ Input prepare(const Need& need, const Activation& activation, const std::int32_t
   const bool copies = need.mapped || need.columns != need.k, act = activation.kind != Activation::none;
   auto* emulated = reinterpret_cast<float*>(base + w.act);
   auto* ordered = reinterpret_cast<float*>(base + w.x);
-  auto* q = reinterpret_cast<std::int8_t*>(base + w.q);
+  std::byte* q = base + w.q;
   auto* scale = reinterpret_cast<float*>(base + w.scale);
   auto* sums = reinterpret_cast<float*>(base + w.sums);
   auto* bias = reinterpret_cast<std::int32_t*>(base + w.bias);
   const std::int64_t blocks = need.columns / kBlock;
 #if QE_X86
-  const int widest = isa == Isa::vnni ? vnni::kWidest : isa == Isa::avx2 ? avx2::kWidest : 1;
+  const int widest = isa == Isa::avx512 ? avx512::kWidest : isa == Isa::avx2 ? avx2::kWidest : 1;
 #else
   const int widest = 1;
   (void)isa;
@@ -108,9 +108,13 @@ Input prepare(const Need& need, const Activation& activation, const std::int32_t
         }
         if (need.integer) {
           const std::int64_t width = tile_width(t, m, widest), lane = t % width, at = t - lane;
-          const TokenOut out{q + at * need.columns, scale + at * blocks, sums + at * need.spans, bias + at * need.halves(), width, lane};
+          const TokenOut out{q + at * need.columns * 2, scale + at * blocks, sums + at * need.spans, bias + at * need.halves(), width, lane};
 #if QE_X86
-          if (isa != Isa::scalar) {
+          if (isa == Isa::avx512) {
+            avx512::quantize_token(from, need.columns, need.span, out);
+            continue;
+          }
+          if (isa == Isa::avx2) {
             avx2::quantize_token(from, need.columns, need.span, out);
             continue;
           }

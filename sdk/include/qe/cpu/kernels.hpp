@@ -6,9 +6,12 @@
 //            multiply-adds in column order
 //   float    float-like codes (FP8, NF4, 16 and 32 bits).  The same chains over code values; a
 //            segment ends with its span too, acc = fma(chain, scale, acc)
-//   integer  int8 activations, one scale for 32 inputs.  d = exact integer dot product of a block;
+//   integer  int16 activations, one scale for 32 inputs.  d = exact integer dot product of a block;
 //            chain = fma(d, x_scale, chain) over the blocks of a span;
 //            acc = fma(chain, scale, acc); acc = fma(offset, sum of x over the span, acc)
+//
+//            16 bits and not 8: rounding 32 inputs to 8 bits costs an NMSE of 5e-5 a product, which a
+//            model shows (docs/performance.md); to 16 bits 6e-10, less than a bf16 cache.
 //
 // and at the end out = acc * row factor. The fast versions must give equal bits; tests hold them to it.
 #pragma once
@@ -25,6 +28,10 @@ namespace qe::cpu {
 
 inline constexpr int kSegment = 256;  // columns of one chain, at most
 
+// Quantized activations are within +-kLevels: 127 * 256, so that the number splits into two signed bytes,
+// 256 * high + low. A block of 32 of them is exact in int32 against unsigned bytes: 255 * 32512 * 32 < 2^28.
+inline constexpr int kLevels = 127 * 256, kInputBytes = 2 * kBlock;
+
 // Activations of up to m tokens, made ready once a call and shared by the parts of a layer.
 //
 // Quantized ones lie in tiles of T tokens, the widest first (tile_width); a tile that starts at token t
@@ -35,7 +42,7 @@ struct Input {
   const float* x = nullptr;       // [m][x_stride]: float and exact paths; columns ordered and padded
   std::int64_t x_stride = 0;
   int widest = 1;                  // largest T: 1, 2, 4 or 8
-  const std::int8_t* q = nullptr;  // [columns / 32][T][32], within +-127
+  const std::byte* q = nullptr;    // [columns / 32][T][kInputBytes], in the order that the kernels of one instruction set want
   const float* scale = nullptr;    // [columns / 32][T]
   const float* sums = nullptr;     // [spans][T]: of the quantized x over each span
   const std::int32_t* bias = nullptr;  // [columns / min(span, 32)][T]: -128 times the integer sum
@@ -50,7 +57,7 @@ inline int tile_width(std::int64_t t, std::int64_t m, int widest) {
 
 // Where one token's quantized numbers go: token `lane` of a tile of `width`.
 struct TokenOut {
-  std::int8_t* q;
+  std::byte* q;
   float *scale, *sums;
   std::int32_t* bias;
   std::int64_t width, lane;
@@ -83,27 +90,27 @@ inline constexpr bool kCorrects = meta_has_zero<typename F::Meta> || meta_has_of
 // ---- activations -----------------------------------------------------------------------------------
 namespace scalar {
 
-// One block of 32 inputs to int8 and a scale. Anything not finite makes the scale NaN.
-inline float quantize_block(const float* x, std::int8_t* q) {
+// One block of 32 inputs to int16 and a scale. Anything not finite makes the scale NaN.
+inline float quantize_block(const float* x, std::int16_t* q) {
   std::uint32_t top = 0;
   for (int i = 0; i < kBlock; ++i) top = std::max(top, std::bit_cast<std::uint32_t>(x[i]) & 0x7fffffffu);
   if (top >= 0x7f800000u) {
-    std::fill(q, q + kBlock, std::int8_t{0});
+    std::fill(q, q + kBlock, std::int16_t{0});
     return std::bit_cast<float>(0x7fc00000u);
   }
   const float amax = std::bit_cast<float>(top);
-  const float inverse = amax < 1e-30f ? 0.0f : 127.0f / amax;
-  for (int i = 0; i < kBlock; ++i) q[i] = std::int8_t(std::clamp(std::nearbyint(x[i] * inverse), -127.0f, 127.0f));
-  return amax < 1e-30f ? 0.0f : amax / 127.0f;
+  const float inverse = amax < 1e-30f ? 0.0f : float(kLevels) / amax;
+  for (int i = 0; i < kBlock; ++i) q[i] = std::int16_t(std::nearbyint(x[i] * inverse));  // at most kLevels * (1 + 2^-23)
+  return amax < 1e-30f ? 0.0f : amax / float(kLevels);
 }
 
-// One token: codes, scales, sums over the spans, and what signed codes start from.
+// One token: codes in column order, scales, sums over the spans, and what signed codes start from.
 inline void quantize_token(const float* x, std::int64_t columns, std::int64_t span, const TokenOut& out) {
   const std::int64_t step = std::min<std::int64_t>(span, kBlock);
   float sum = 0;
   for (std::int64_t c = 0; c < columns; c += step) {
     const std::int64_t b = c / kBlock;
-    std::int8_t* q = out.q + (b * out.width + out.lane) * kBlock;
+    auto* q = reinterpret_cast<std::int16_t*>(out.q + (b * out.width + out.lane) * kInputBytes);
     float& scale = out.scale[b * out.width + out.lane];
     if (c % kBlock == 0) scale = quantize_block(x + c, q);
     std::int32_t total = 0;
@@ -189,7 +196,7 @@ void run_integer(const Job& j) {
     const Panel panel = panel_at(l, j.base, p);
     const int rows = int(std::min<std::int64_t>(kRows, l.n - p * kRows));
     for (std::int64_t t = 0; t < j.in->m; ++t) {
-      const std::int8_t* q = j.in->q + t * j.in->columns;
+      const auto* q = reinterpret_cast<const std::int16_t*>(j.in->q + t * j.in->columns * 2);
       const float* scale = j.in->scale + t * blocks;
       const float* sums = j.in->sums + t * j.in->spans;
       float acc[kRows] = {}, chain[kRows] = {};

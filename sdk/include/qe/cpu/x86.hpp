@@ -1,6 +1,5 @@
-// qe/cpu/x86.hpp: the vector kernels for AVX2 (with FMA and F16C) and for AVX-512 with VNNI (still
-// 256-bit vectors: twice the registers, one instruction for four products), compiled whatever the
-// flags are and chosen at run time.
+// qe/cpu/x86.hpp: the vector kernels for AVX2 (with FMA and F16C) and for AVX-512 with VNNI, compiled
+// whatever the flags are and chosen at run time.
 #pragma once
 
 #include <qe/cpu/kernels.hpp>
@@ -8,7 +7,14 @@
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define QE_X86 1
+// GCC 12's AVX-512 headers start from registers that they leave undefined on purpose (GCC bug 105593).
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 
 #ifdef __clang__
 #define QE_UNROLL _Pragma("unroll")
@@ -18,19 +24,17 @@
 
 #define QE_ISA avx2
 #define QE_TARGET "avx2,fma,f16c"
-#define QE_VNNI 0
+#include <qe/cpu/x86_avx2.inl>
 #include <qe/cpu/x86.inl>
 #undef QE_ISA
 #undef QE_TARGET
-#undef QE_VNNI
 
-#define QE_ISA vnni
-#define QE_TARGET "avx2,fma,f16c,avx512f,avx512vl,avx512bw,avx512dq,avx512vnni,prefer-vector-width=256"
-#define QE_VNNI 1
+#define QE_ISA avx512
+#define QE_TARGET "avx2,fma,f16c,avx512f,avx512vl,avx512bw,avx512dq,avx512vnni,prefer-vector-width=512"
+#include <qe/cpu/x86_avx512.inl>
 #include <qe/cpu/x86.inl>
 #undef QE_ISA
 #undef QE_TARGET
-#undef QE_VNNI
 #else
 #define QE_X86 0
 #endif
