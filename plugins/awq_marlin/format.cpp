@@ -22,9 +22,9 @@ std::string named(std::string_view module, const char* suffix) { return std::str
 
 const std::byte* bytes(const qe_tensor& t) { return static_cast<const std::byte*>(t.data); }
 
-// Outputs that the file holds: a quantized head may be padded to whole words.
+// Outputs that the file holds: a quantized head or embedding may be padded to whole words.
 std::int64_t stored_outputs(const qe::Io& io, const qe::Part& part, const char* suffix, int axis, std::int64_t per_dim, std::int64_t dim_holds) {
-  if (part.role() != QE_ROLE_LM_HEAD) return part.n();
+  if (part.role() != QE_ROLE_LM_HEAD && part.role() != QE_ROLE_EMBED) return part.n();
   const auto t = io.look(qe::Io::join(part, suffix));
   if (!t || t->rank != 2 || t->dim[axis] % per_dim != 0) return part.n();
   const std::int64_t n = t->dim[axis] / per_dim * dim_holds;
@@ -223,7 +223,6 @@ Module describe(const qe_model& model, std::string_view name, int role, std::int
   const Stored stored = packed::stored_as(model, name, {"qweight"});
   if (stored == Stored::kPlain) return no(packed::plain_reason(model, name, "qweight") + (not_quantized.empty() ? "" : "; " + not_quantized));
   if (stored != Stored::kPacked && !not_quantized.empty()) return no(not_quantized);
-  if (role == QE_ROLE_EMBED) return no("a quantized embedding; AWQ products are read, not AWQ lookup tables");
 
   m.storage = Module::Storage::kAwq;
   m.group_size = config.group_size;

@@ -7,7 +7,7 @@
 namespace qengine::awq {
 
 struct Plugin : qe::Linears<Plugin, W4, W4F32, W4Offset> {
-  static constexpr qe::Row kRows[] = {{QE_CPU, 0, 0, 1}};
+  static constexpr qe::Row kRows[] = {{QE_CPU, 0, 0, 1}, {QE_CUDA, 80, 0, 2}};
   static constexpr qe::Method kMethods[] = {
       {"awq", "awq", "AWQ, 4 bits: gemm, gemv, gemv_fast and marlin layouts"},
       {"auto_round", "auto-round,intel/auto-round", "AutoRound with AWQ packing"},

@@ -7,13 +7,15 @@
 namespace bf16_ref {
 
 struct Plugin : qe::Linears<Plugin, F32, F16, BF16> {
-  static constexpr qe::Row kRows[] = {{QE_CPU, 0, 0, 1}};
+  static constexpr qe::Row kRows[] = {{QE_CPU, 0, 0, 1}, {QE_CUDA, 80, 0, 2}};
   static constexpr qe::Method kMethods[] = {{"f32", "none", "32-bit floats"}, {"f16", "none", "half precision"}, {"bf16", "none", "bfloat16"}};
   static constexpr int kDtypes[] = {QE_F32, QE_F16, QE_BF16};
 
   static int detect(const qe_model& m, qe::Reason& why) {
     const std::string method = qe::Config(m.cfg).str("quant_method");
     if (method.empty() || method == "none") return why("the checkpoint is not quantized"), 1000;
+    // Where only the KV cache is quantized, the weights are as they were.
+    if (qe::Config(m.cfg).size("config_groups") == 0) return why("no config_groups: the weights are not quantized"), 900;
     return why("quant_method is %s; this plugin takes the layers that others leave in 16 or 32 bits", method.c_str()), 0;
   }
 

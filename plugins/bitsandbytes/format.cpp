@@ -127,6 +127,9 @@ FourBit bind_four(qe::Io& io, const qe::Part& part, Kind kind) {
   auto resolved = std::make_shared<std::vector<float>>(static_cast<std::size_t>(blocks));
   const packed::ScaleGrid plain{absmax.data, QE_F32, 1, 1, 0, blocks};
   const packed::ScaleGrid second{nested_absmax.data, QE_F32, 1, 1, 0, outer}, codebook{nested_map.data, QE_F32, 1, 1, 0, 256};
+  for (int c = 0; nested && c < 256; ++c)  // also the entries that no block uses: the table is damaged
+    if (!std::isfinite(codebook.at(c)))
+      throw qe::Error(QE_E_CHECKPOINT, name("weight.nested_quant_map"), qe::format("has a value that is not finite for code %d", c), "the file is damaged or the quantizer failed");
   for (std::int64_t i = 0; i < blocks; ++i) {
     float v = nested ? 0.0f : plain.at(i);
     if (nested) {

@@ -70,8 +70,8 @@ using Fp4 = Four<Kind::kFp4>;
 
 struct Int8 : packed::ByteRow<packed::Int8Value> {
   static packed::ByteMatrix bind(qe::Io& io, const qe::Part& p) { return bind_int8(io, p); }
-  static float weight(float value, qe::Terms, float row) { return value * row / 127.0f; }
-  static float row_factor(float row) { return row / 127.0f; }
+  static constexpr float weight(float value, qe::Terms, float row) { return value * row / 127.0f; }
+  static constexpr float row_factor(float row) { return row / 127.0f; }
 };
 
 }  // namespace qengine::bnb

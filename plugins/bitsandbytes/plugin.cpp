@@ -6,7 +6,7 @@
 namespace qengine::bnb {
 
 struct Plugin : qe::Linears<Plugin, Nf4, Fp4, Int8> {
-  static constexpr qe::Row kRows[] = {{QE_CPU, 0, 0, 1}};
+  static constexpr qe::Row kRows[] = {{QE_CPU, 0, 0, 1}, {QE_CUDA, 80, 0, 2}};
   static constexpr qe::Method kMethods[] = {{"bitsandbytes", "bitsandbytes", "NF4, FP4, double quantization, LLM.int8()"}};
   static int detect(const qe_model& m, qe::Reason& why) { return bnb::detect(m, why); }
   static int pick(const qe_model& m, const qe_layer&, const qe_part& part, qe::Reason& why) {

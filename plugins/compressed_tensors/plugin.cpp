@@ -6,7 +6,7 @@
 namespace qengine::ct {
 
 struct Plugin : qe::Linears<Plugin, Int8Row, Int8Zero, MxFp8, MxFp4, NvFp4, NvFp4Multiplier> {
-  static constexpr qe::Row kRows[] = {{QE_CPU, 0, 0, 1}};
+  static constexpr qe::Row kRows[] = {{QE_CPU, 0, 0, 1}, {QE_CUDA, 80, 0, 2}};
   static constexpr qe::Method kMethods[] = {
       {"compressed_tensors", "compressed-tensors", "int-quantized, mxfp4-pack-quantized, mxfp8-quantized, nvfp4-pack-quantized"},
       {"modelopt_fp4", "modelopt,modelopt_fp4,modelopt_mxfp8", "ModelOpt NVFP4 and MXFP8"}};

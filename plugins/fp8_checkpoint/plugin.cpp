@@ -6,7 +6,7 @@
 namespace qengine::fp8 {
 
 struct Plugin : qe::Linears<Plugin, Row, Block, Group> {
-  static constexpr qe::Row kRows[] = {{QE_CPU, 0, 0, 1}};
+  static constexpr qe::Row kRows[] = {{QE_CPU, 0, 0, 1}, {QE_CUDA, 80, 0, 2}};
   static constexpr qe::Method kMethods[] = {
       {"fp8", "fp8", "quant_method fp8: per tensor, per row, blocks"},
       {"float_quantized", "compressed-tensors", "compressed-tensors float-quantized"},

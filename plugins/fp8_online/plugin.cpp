@@ -8,7 +8,7 @@
 namespace qengine::online {
 
 struct Plugin : qe::Linears<Plugin, PerTensor, PerChannel, PerBlock, MxFp8, MxFp4, Int8> {
-  static constexpr qe::Row kRows[] = {{QE_CPU, 0, 0, 1}};
+  static constexpr qe::Row kRows[] = {{QE_CPU, 0, 0, 1}, {QE_CUDA, 80, 0, 2}};
   static constexpr qe::Method kMethods[] = {
       {"fp8_per_tensor", "none", "E4M3, one scale a matrix"},
       {"fp8_per_channel", "none", "E4M3, one scale a row"},

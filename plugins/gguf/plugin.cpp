@@ -1,4 +1,4 @@
-// gguf: the matrices of GGUF files, each in the block type it is stored in. A CPU plugin.
+// gguf: the matrices of GGUF files, each in the block type it is stored in. On CPUs and NVIDIA GPUs.
 //
 // A file mixes types by tensor, so nothing is inferred from its name or general.file_type: the type
 // of PART.weight decides, part by part. Layouts: format.hpp. What is refused: README.md.
@@ -15,7 +15,7 @@ inline constexpr Type kTypes[] = {kQ4_0, kQ4_1, kQ5_0, kQ5_1,   kQ8_0,   kQ2_K, 
 struct Gguf : qe::Linears<Gguf, BlockFormat<Q4_0>, BlockFormat<Q4_1>, BlockFormat<Q5_0>, BlockFormat<Q5_1>, BlockFormat<Q8_0>,
                           BlockFormat<Q2_K>, BlockFormat<Q3_K>, BlockFormat<Q4_K>, BlockFormat<Q5_K>, BlockFormat<Q6_K>,
                           BlockFormat<IQ4_NL>, BlockFormat<IQ4_XS>, BlockFormat<MXFP4>, F32, F16, BF16> {
-  static constexpr qe::Row kRows[] = {{QE_CPU, 0, 0, 1}};
+  static constexpr qe::Row kRows[] = {{QE_CPU, 0, 0, 1}, {QE_CUDA, 80, 0, 2}};
   static constexpr qe::Method kMethods[] = {{"gguf", "gguf", "GGUF block types, one for each tensor"}};
 
   static int detect(const qe_model& m, qe::Reason& why) {

@@ -22,9 +22,9 @@ std::string named(std::string_view module, const char* suffix) { return std::str
 
 const std::byte* bytes(const qe_tensor& t) { return static_cast<const std::byte*>(t.data); }
 
-// Columns that the file holds for N outputs: a quantized head is padded to whole words or tiles.
+// Columns that the file holds for N outputs: a quantized head or embedding is padded to whole words or tiles.
 std::int64_t stored_columns(const qe::Io& io, const qe::Part& part, const char* suffix, std::int64_t per_column) {
-  if (part.role() != QE_ROLE_LM_HEAD) return part.n();
+  if (part.role() != QE_ROLE_LM_HEAD && part.role() != QE_ROLE_EMBED) return part.n();
   const auto t = io.look(qe::Io::join(part, suffix));
   if (!t || t->rank != 2 || t->dim[1] % per_column != 0) return part.n();
   const std::int64_t n = t->dim[1] / per_column;
@@ -72,7 +72,7 @@ IntMatrix bind_gptq(qe::Io& io, const qe::Part& part, const Module& module) {
     }  // else: unset, groups are in order
   }
 
-  packed::refuse_cut_order(m, part);
+  packed::cut_order(m, part);
   if (!io.loading()) return m;
   packed::require(packed::check_finite(m, m.scales), name("scales"));
   if (p.sym) {
@@ -155,7 +155,6 @@ Module describe(const qe_model& model, std::string_view name, int role, std::int
   if (stored == Stored::kPlain)
     return no(packed::plain_reason(model, name, "qweight") + (answer.not_quantized.empty() ? "" : "; " + answer.not_quantized));
   if (stored != Stored::kPacked && !answer.not_quantized.empty()) return no(answer.not_quantized);
-  if (role == QE_ROLE_EMBED) return no("a quantized embedding; GPTQ products are read, not GPTQ lookup tables");
   if (!answer.problem.empty()) return no(answer.problem);
 
   m.parameters = answer.parameters;
@@ -171,7 +170,7 @@ Module describe(const qe_model& model, std::string_view name, int role, std::int
     return m;
   }
   if (m.bits != 4) return no(qe::format("%d-bit weights in Marlin order; supported there: 4", m.bits));
-  if (k % 16 != 0 || (role != QE_ROLE_LM_HEAD && n % 64 != 0))
+  if (k % 16 != 0 || (role != QE_ROLE_LM_HEAD && role != QE_ROLE_EMBED && n % 64 != 0))
     return no(qe::format("Marlin order with %lld outputs and %lld inputs; supported: multiples of 64 and 16", static_cast<long long>(n), static_cast<long long>(k)));
   m.storage = Module::Storage::kMarlin;
   m.bits = 4;

@@ -7,7 +7,7 @@
 namespace qengine::gptq {
 
 struct Plugin : qe::Linears<Plugin, W2, W3, W4, W5, W6, W7, W8, W4F32, WxF32> {
-  static constexpr qe::Row kRows[] = {{QE_CPU, 0, 0, 1}};
+  static constexpr qe::Row kRows[] = {{QE_CPU, 0, 0, 1}, {QE_CUDA, 80, 0, 2}};
   static constexpr qe::Method kMethods[] = {
       {"gptq", "gptq", "GPTQ, 2 to 8 bits, any group, act order, rules for single modules"},
       {"marlin", "marlin", "the first Marlin files: 4 bits, symmetric"},

@@ -4,6 +4,7 @@
 //   stored           round to nearest even, saturating: code(x / scale); x' = value(code) * scale
 #include <qe/plugin.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
@@ -46,11 +47,11 @@ qe_status plan(const qe_device* device, const qe_model* m, std::int32_t block_to
   return qe::guard(error, [&] {
     out->claim = 0;
     qe::Reason why(out->reason);
-    if (device->kind != QE_CPU) return why("a CUDA device; this plugin stores on the CPU");
     const std::string method = qe::Config(m->cfg).str("options.method", "e4m3");
     if (method != "e4m3" && method != "e5m2") return why("scheme %s; supported: e4m3, e5m2", method.c_str());
-    const Scales s = find_scales(*m);
     const bool e5m2 = method == "e5m2";
+    if (device->kind != QE_CPU && e5m2) return why("scheme e5m2 on a GPU; supported there: e4m3");
+    const Scales s = find_scales(*m);
     out->claim = 2;
     out->encoding = e5m2 ? QE_KV_OPAQUE : s.per_head ? QE_KV_E4M3_HEAD : QE_KV_E4M3_TENSOR;
     out->scale_kind = e5m2 ? QE_KV_SCALE_NONE : s.from_checkpoint ? QE_KV_SCALE_CHECKPOINT : QE_KV_SCALE_ONE;
@@ -134,11 +135,22 @@ qe_status gather(qe_kv kv, const qe_kv_args* a, qe_error* error) noexcept {
 
 void close(qe_kv kv) noexcept { delete kv; }
 
-const qe_kv_v1 kTable{sizeof(qe_kv_v1), 0, plan, open, store, gather, nullptr, nullptr, close};
+// On a GPU core stores and attends by itself: it knows E4M3.
+qe_status scales(qe_kv kv, std::int32_t layer, float* k, float* v, qe_error* error) noexcept {
+  return qe::guard(error, [&] {
+    const qe_kv_args at{.struct_size = sizeof at, .layer = layer};
+    std::copy_n(scales_of(*kv, at, false), kv->scales.heads, k);
+    std::copy_n(scales_of(*kv, at, true), kv->scales.heads, v);
+  });
+}
+
+const qe_kv_v1 kTable{sizeof(qe_kv_v1), 0, plan, open, store, gather, nullptr, nullptr, close, scales};
 
 const qe_capability kCpu{sizeof(qe_capability), QE_CPU, 0, 0, 1};
+const qe_capability kGpu{sizeof(qe_capability), QE_CUDA, 80, 0, 1};
 const qe_capability* const kRows[] = {&kCpu};
-const qe_method kE4M3Method{sizeof(qe_method), 1, "e4m3", "", "E4M3, scales per tensor or per head", kRows};
+const qe_capability* const kBothRows[] = {&kCpu, &kGpu};
+const qe_method kE4M3Method{sizeof(qe_method), 2, "e4m3", "", "E4M3, scales per tensor or per head", kBothRows};
 const qe_method kE5M2Method{sizeof(qe_method), 1, "e5m2", "", "E5M2, no scales", kRows};
 const qe_method* const kMethods[] = {&kE4M3Method, &kE5M2Method};
 const qe_alias kAliasList[] = {{sizeof(qe_alias), 4, "kv-cache-dtype=fp8", "", "kv_fp8:e4m3", "", "", ""},

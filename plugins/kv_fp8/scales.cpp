@@ -56,8 +56,8 @@ Scales find_scales(const qe_model& m) {
   out.k.assign(size, 1.0f);
   out.v.assign(size, 1.0f);
   if (!m.ckpt) return out;
-  std::string only_v, zero;
-  int copied = 0, zeros = 0;
+  std::string only_v, zero, without;  // the last of each kind
+  int copied = 0, zeros = 0, bare = 0;
   for (std::int32_t l = 0; l < m.layers; ++l) {
     const std::string base = "model.layers." + std::to_string(l) + ".self_attn.";
     for (const char* z : {"k_zero_point", "v_zero_point", "attn.k_zero_point", "k_proj.k_zero_point", "v_proj.v_zero_point"})
@@ -69,6 +69,7 @@ Scales find_scales(const qe_model& m) {
     first(m, base, {"q_scale", "q_proj.q_scale", "attn.q_scale", "attn.prob_scale", "prob_scale", "q_proj.output_scale"});  // of FP8 attention, which is not used
     if (!k) k = both;
     if (!v) v = both;
+    if (!k && !v) without = base + "k_scale", ++bare;
     if (!k && v) k = v, ++copied, only_v = v->name;
     if (!v && k) v = k, ++copied, only_v = k->name;
     const auto fill = [&](const std::optional<Found>& f, std::vector<float>& to) {
@@ -84,6 +85,7 @@ Scales find_scales(const qe_model& m) {
     fill(k, out.k);
     fill(v, out.v);
   }
+  if (bare && out.from_checkpoint) out.notes.push_back(qe::format("%s and its v_scale are missing, as in %d of %d layers; scale 1.0 is used there", without.c_str(), bare, m.layers));
   if (copied) out.notes.push_back(qe::format("%s has no partner in %d layers; its value is used for both k and v", only_v.c_str(), copied));
   if (zeros) out.notes.push_back(qe::format("%s is 0; scale 1.0 is used in its place (%d values)", zero.c_str(), zeros));
   return out;

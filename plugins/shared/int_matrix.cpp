@@ -28,6 +28,21 @@ void set_plain_groups(IntMatrix& m, std::int64_t group_size) {
   m.run = m.group_size;
 }
 
+namespace {
+
+// `order`, inputs group by group, with every group filled up to whole runs of columns.
+void pad_groups(IntMatrix& m, const std::vector<std::int32_t>& order, const std::int32_t* index) {
+  m.run = order.size() > 32 ? 32 : 16;  // a run must be shorter than the row
+  m.order.clear();
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (i > 0 && index[order[i]] != index[order[i - 1]])
+      while (m.order.size() % static_cast<std::size_t>(m.run) != 0) m.order.push_back(-1);
+    m.order.push_back(order[i]);
+  }
+}
+
+}  // namespace
+
 ValueFault set_group_index(IntMatrix& m, const std::int32_t* index) {
   std::vector<std::int64_t> count(m.groups, 0);
   bool sorted = true, plain = true;
@@ -56,14 +71,16 @@ ValueFault set_group_index(IntMatrix& m, const std::int32_t* index) {
     if (!sorted) m.order = std::move(order);
     return {};
   }
-  // Unequal groups, which no common quantizer writes: each is padded to whole runs of columns.
-  m.run = 32;
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    if (i > 0 && index[order[i]] != index[order[i - 1]])
-      while (m.order.size() % 32 != 0) m.order.push_back(-1);
-    m.order.push_back(order[i]);
-  }
+  pad_groups(m, order, index);  // unequal groups, which no common quantizer writes
   return {};
+}
+
+void set_cut_order(IntMatrix& m, std::int64_t begin, std::int64_t end) {
+  const std::int32_t* index = m.g_idx.data() + begin;
+  std::vector<std::int32_t> order(end - begin);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return index[a] < index[b]; });
+  pad_groups(m, order, index);
 }
 
 }  // namespace qengine::packed

@@ -182,6 +182,10 @@ ValueFault check_finite(const IntMatrix& m, const FloatTable& table);
 // A g_idx that is the plain order leaves both empty.
 ValueFault set_group_index(IntMatrix& m, const std::int32_t* index);
 
+// The order of the inputs [begin, end) alone, for a rank that holds only those: `order` counts from `begin`.
+// Their groups are what is left of them, each padded to whole runs. REQUIRES: g_idx is set.
+void set_cut_order(IntMatrix& m, std::int64_t begin, std::int64_t end);
+
 // group_size and run of plain groups. REQUIRES: k is set. group_size -1 is one group.
 void set_plain_groups(IntMatrix& m, std::int64_t group_size);
 

@@ -43,11 +43,11 @@ using MxFp4 = NibbleFormat<qe::meta::E8M0, 32>;
 template <bool kDivide>
 struct NvFp4 : NibbleFormat<qe::meta::E4M3, 16> {
   static float row_scale(const NibbleMatrix& s, std::int64_t) { return s.global; }
-  static float weight(float value, qe::Terms t, float row) {
+  static constexpr float weight(float value, qe::Terms t, float row) {
     if constexpr (kDivide) return value * t.scale / row;
     else return value * t.scale * row;
   }
-  static float row_factor(float row) { return kDivide ? 1.0f / row : row; }
+  static constexpr float row_factor(float row) { return kDivide ? 1.0f / row : row; }
 };
 
 }  // namespace qengine::packed

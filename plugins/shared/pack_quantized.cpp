@@ -62,12 +62,10 @@ void expect_groups(const qe::Io& io, const qe::Part& part, const char* suffix, c
                   kMismatch);
 }
 
-void refuse_cut_order(const IntMatrix& m, const qe::Part& part) {
+void cut_order(IntMatrix& m, const qe::Part& part) {
   const qe_layer& l = part.layer();
   if (m.g_idx.empty() || l.k_end <= l.k_begin || l.k_end - l.k_begin == l.k) return;
-  throw qe::Error(QE_E_UNSUPPORTED, std::string(part.name()),
-                  qe::format("has act order (g_idx) and is cut along its %lld inputs; supported: whole inputs", static_cast<long long>(l.k)),
-                  "use --tensor-parallel-size 1");
+  set_cut_order(m, l.k_begin, l.k_end);
 }
 
 FloatTable float_table(const qe_tensor& t, std::int64_t row_stride, std::int64_t group_stride) {
@@ -189,7 +187,7 @@ IntMatrix bind_pack_quantized(qe::Io& io, const qe::Part& part, const PackedModu
     for (std::int64_t k = 0; k < m.k && unset; ++k) unset = g[k] == -1;
     if (!unset) require(set_group_index(m, g), name("weight_g_idx"));
   }
-  refuse_cut_order(m, part);
+  cut_order(m, part);
   if (io.loading()) require(check_finite(m, m.scales), name("weight_scale"));
   return m;
 }

@@ -52,8 +52,8 @@ void expect_shape(const qe::Io& io, const qe::Part& part, const char* suffix, st
 // The same for a table of groups by outputs, or outputs by groups (`group_axis` 1).
 void expect_groups(const qe::Io& io, const qe::Part& part, const char* suffix, const IntMatrix& m, int group_axis);
 
-// A rank that holds a range of the inputs would need the whole index and all scales: declined.
-void refuse_cut_order(const IntMatrix& m, const qe::Part& part);
+// A rank that holds a range of the inputs: of those alone the order, over the whole table of scales.
+void cut_order(IntMatrix& m, const qe::Part& part);
 
 // Throws what a check found.
 void require(const ValueFault& fault, const std::string& tensor);

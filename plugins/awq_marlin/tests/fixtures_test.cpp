@@ -6,31 +6,14 @@
 namespace qengine::test {
 namespace {
 
-struct Case {
-  const char* folder;
-  int score;
-  std::size_t modules;  // quantized ones, of those the architecture has
-};
-void PrintTo(const Case& c, std::ostream* out) { *out << c.folder; }
-
-class AwqFixture : public ::testing::TestWithParam<Case> {};
+using Case = FixtureCase;
+class AwqFixture : public FixtureTest {};
 INSTANTIATE_TEST_SUITE_P(Folders, AwqFixture, ::testing::Values(
     Case{"awq-gemm-g128", 1000, 14}, Case{"awq-gptqmodel-w4-g128", 1000, 14}, Case{"ct-w4a16-asym", 900, 14}, Case{"reports/awq-n40", 1000, 14},
     Case{"reports/awq-skip-substring", 1000, 9}, Case{"reports/awq-version-marlin-label", 1000, 7}),
-    [](const auto& info) {
-      std::string name = info.param.folder;
-      for (char& c : name) if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
-      return name;
-    });
+    fixture_name);
 
-TEST_P(AwqFixture, GivesTheGoldenWeights) {
-  const auto folder = fixture(GetParam().folder);
-  if (folder.empty()) GTEST_SKIP() << "no fixture " << GetParam().folder;
-  FixtureModel model(folder);
-  LoadedPlugin plugin(binary_dir() / "bin/plugins/awq_marlin.so", model.host);
-  EXPECT_EQ(plugin.detect(), GetParam().score);
-  EXPECT_EQ(check_fixture(model, plugin).size(), GetParam().modules);
-}
+TEST_P(AwqFixture, GivesTheGoldenWeights) { check("awq_marlin"); }
 
 }  // namespace
 }  // namespace qengine::test

@@ -6,30 +6,13 @@
 namespace qengine::test {
 namespace {
 
-struct Case {
-  const char* folder;
-  int score;
-  std::size_t modules;  // quantized ones, of those the architecture has
-};
-void PrintTo(const Case& c, std::ostream* out) { *out << c.folder; }
-
-class CompressedFixture : public ::testing::TestWithParam<Case> {};
+using Case = FixtureCase;
+class CompressedFixture : public FixtureTest {};
 INSTANTIATE_TEST_SUITE_P(Folders, CompressedFixture, ::testing::Values(
     Case{"ct-w8a8-int8", 1000, 14}, Case{"ct-mxfp8", 1000, 14}, Case{"ct-mxfp4a16", 1000, 14}, Case{"ct-nvfp4a16", 1000, 14}),
-    [](const auto& info) {
-      std::string name = info.param.folder;
-      for (char& c : name) if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
-      return name;
-    });
+    fixture_name);
 
-TEST_P(CompressedFixture, GivesTheGoldenWeights) {
-  const auto folder = fixture(GetParam().folder);
-  if (folder.empty()) GTEST_SKIP() << "no fixture " << GetParam().folder;
-  FixtureModel model(folder);
-  LoadedPlugin plugin(binary_dir() / "bin/plugins/compressed_tensors.so", model.host);
-  EXPECT_EQ(plugin.detect(), GetParam().score);
-  EXPECT_EQ(check_fixture(model, plugin).size(), GetParam().modules);
-}
+TEST_P(CompressedFixture, GivesTheGoldenWeights) { check("compressed_tensors"); }
 
 }  // namespace
 }  // namespace qengine::test

@@ -2,6 +2,7 @@
 // W = scale * (code - zero) in float32.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 
 #include "shared/tests/module_maker.hpp"
@@ -259,30 +260,48 @@ TEST(GptqFusion, NeedsOneOrderOneGroupSizeAndOneWidth) {
   EXPECT_EQ(got, expected);
 }
 
-TEST(GptqIndex, WithCutInputsIsDeclined) {
-  MockHost host;
-  host.config = config();
-  Gptq c = plain();
-  make_gptq(host, "plain", c, 3);
-  c.order = Order::kShuffled;
-  make_gptq(host, "ordered", c, 3);
-  LoadedPlugin plugin(library(), host);
-  for (const char* name : {"plain", "ordered"}) {
-    TestLayer layer(host, {{name, QE_ROLE_DOWN, 64}}, 96);
-    layer.view.k_end = 32;
-    layer.view.tp_size = 3;
-    if (std::string(name) == "plain") {
-      EXPECT_EQ(plugin.plan(layer).claim, 2);
-    } else {
-      try {
-        plugin.plan(layer);
-        FAIL() << "planned";
-      } catch (const PluginFailure& e) {
-        EXPECT_EQ(e.status, QE_E_UNSUPPORTED);
-        EXPECT_NE(e.message.find("act order"), std::string::npos) << e.message;
-      }
+// A rank that holds a range of the inputs has their columns, whatever the order: the ranks' products add up.
+TEST(GptqIndex, CutInputsKeepTheirGroups) {
+  const std::int64_t n = 64, k = 96;
+  for (const Order order : {Order::kPlain, Order::kShuffled, Order::kSortedAnew, Order::kUnequal}) {
+    MockHost host;
+    host.config = config();
+    Gptq c = plain();
+    c.order = order;
+    const WeightCheck w = make_gptq(host, kName, c, 3);
+    ASSERT_EQ(w.n, n);
+    ASSERT_EQ(w.k, k);
+    LoadedPlugin plugin(library(), host);
+    for (int rank = 0; rank < 3; ++rank) {
+      TestLayer layer(host, {{kName, QE_ROLE_DOWN, n}}, k);
+      layer.view.k_begin = 32 * rank;
+      layer.view.k_end = 32 * (rank + 1);
+      layer.view.tp_rank = rank;
+      layer.view.tp_size = 3;
+      auto h = plugin.load(layer);
+      const auto got = h.dequant(0, n);
+      std::vector<float> expected;
+      for (std::int64_t i = 0; i < n; ++i) expected.insert(expected.end(), w.expected.begin() + i * k + 32 * rank, w.expected.begin() + i * k + 32 * (rank + 1));
+      EXPECT_EQ(got, expected) << "order " << static_cast<int>(order) << ", rank " << rank;
+      std::vector<float> x(32);
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i) + 0.5f);
+      EXPECT_LT(nmse(expected, x, h.run(x, 1), 1, n, 32), 4e-9) << "order " << static_cast<int>(order);
     }
   }
+}
+
+TEST(GptqEmbedding, IsGathered) {
+  MockHost host;
+  host.config = config();
+  WeightCheck w = make_gptq(host, "model.embed_tokens", plain(), 3);
+  w.n = 59;  // padded to 64
+  LoadedPlugin plugin(library(), host);
+  TestLayer layer(host, {{"model.embed_tokens", QE_ROLE_EMBED, 59}}, 96);
+  auto h = plugin.load(layer);
+  const auto rows = h.rows({58, 0, 58});
+  EXPECT_TRUE(std::equal(rows.begin(), rows.begin() + 96, w.expected.begin() + 58 * 96));
+  EXPECT_TRUE(std::equal(rows.begin() + 96, rows.begin() + 192, w.expected.begin()));
+  EXPECT_THROW(h.rows({59}), PluginFailure);
 }
 
 TEST(GptqLmHead, MayBePaddedBeyondTheVocabulary) {

@@ -188,5 +188,16 @@ TEST(KvFp8, WithoutScalesItSaysSo) {
   EXPECT_GE(c.plugin->detect(&c.model, why), 600);
 }
 
+// Scales of some layers alone are likelier a damaged file than a wish.
+TEST(KvFp8, ALayerWithoutScalesAmongOthersIsSaid) {
+  Cache c;
+  for (const char* which : {"k_scale", "v_scale"}) c.host.add(std::string("model.layers.0.self_attn.") + which, QE_F32, {1}, std::vector<float>{2.0f});
+  c.open();
+  ASSERT_EQ(c.status, QE_OK) << c.error.message;
+  EXPECT_EQ(c.plan.scale_kind, QE_KV_SCALE_CHECKPOINT);
+  ASSERT_EQ(c.host.logged.size(), 1u);
+  EXPECT_NE(c.host.logged[0].find("model.layers.1.self_attn.k_scale and its v_scale are missing, as in " + std::to_string(kLayers - 1) + " of " + std::to_string(kLayers) + " layers; scale 1.0 is used there"), std::string::npos) << c.host.logged[0];
+}
+
 }  // namespace
 }  // namespace qengine::test

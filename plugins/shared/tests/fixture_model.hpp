@@ -1,7 +1,10 @@
 // A fixture folder in a MockHost: its tensors, its configuration, its layers as the architecture has them,
-// and the golden rows.
+// and the golden rows; and the test that holds a plugin to them.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <cctype>
 #include <fstream>
 #include <random>
 
@@ -113,14 +116,16 @@ inline std::vector<std::string> check_fixture(FixtureModel& model, LoadedPlugin&
       row += m.n;
     }
     auto exact = plugin.load(exact_layer);
-    // int8 activations per 32 inputs cost about 5e-5; float32 sums about 1e-13. Better than a tenth of the
-    // first would mean that nothing was quantized.
+    // int16 activations per 32 inputs cost 3e-10 to 1e-9 (uniform noise of a step amax / 32512); float32 sums
+    // about 1e-13. Better than a tenth of the first would mean that nothing was quantized.
     const std::int64_t m = 16;
     const auto x = activations(m, k, 17);
     const auto fast = h.run(x, m), slow = exact.run(x, m);
-    const bool int8 = std::string_view(plan.regime[0].kernel).find("int8") != std::string_view::npos;
-    EXPECT_LT(nmse(weights, x, fast, m, h.n, k), int8 ? 1e-4 : 1e-10) << parts[0].name;
-    if (int8) EXPECT_GT(nmse(weights, x, fast, m, h.n, k), 5e-6) << parts[0].name;
+    const bool int16 = std::string_view(plan.regime[0].kernel).find("int16") != std::string_view::npos;
+    EXPECT_LT(nmse(weights, x, fast, m, h.n, k), int16 ? 2e-9 : 1e-10) << parts[0].name;
+    if (int16) {
+      EXPECT_GT(nmse(weights, x, fast, m, h.n, k), 3e-11) << parts[0].name;
+    }
     EXPECT_LT(nmse(weights, x, slow, m, h.n, k), 1e-10) << parts[0].name;
     // A token's result does not depend on its company.
     const auto alone = h.run(std::vector<float>(x.begin(), x.begin() + k), 1);
@@ -133,5 +138,32 @@ inline std::vector<std::string> check_fixture(FixtureModel& model, LoadedPlugin&
   EXPECT_GT(rows_seen, 0u) << "no golden row was compared";
   return taken;
 }
+
+// A folder, what a plugin's detect says of it, and how many modules it takes (quantized ones, of those
+// the architecture has).
+struct FixtureCase {
+  const char* folder;
+  int score;
+  std::size_t modules;
+};
+inline void PrintTo(const FixtureCase& c, std::ostream* out) { *out << c.folder; }
+inline std::string fixture_name(const ::testing::TestParamInfo<FixtureCase>& info) {
+  std::string name = info.param.folder;
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  return name;
+}
+
+class FixtureTest : public ::testing::TestWithParam<FixtureCase> {
+ protected:
+  void check(const std::string& plugin_name) {
+    const auto folder = fixture(GetParam().folder);
+    if (folder.empty()) GTEST_SKIP() << "no fixture " << GetParam().folder;
+    FixtureModel model(folder);
+    LoadedPlugin plugin(binary_dir() / "bin/plugins" / (plugin_name + ".so"), model.host);
+    EXPECT_EQ(plugin.detect(), GetParam().score);
+    EXPECT_EQ(check_fixture(model, plugin).size(), GetParam().modules);
+  }
+};
 
 }  // namespace qengine::test
