@@ -1,5 +1,7 @@
 #include "core/config/command_line.hpp"
 
+#include <sys/auxv.h>
+
 #include <algorithm>
 #include <boost/program_options.hpp>
 #include <set>
@@ -186,7 +188,7 @@ class Resolver {
     std::map<std::string, const Setting*> mine;
     for (const auto& [name, s] : by_name_)
       if (name != "help" && name != "version" && name != "print-config") mine.emplace(env_name(*s), s);
-    std::set<std::string> known{"QENGINE_PLUGIN_PATH"};
+    std::set<std::string> known{"QENGINE_PLUGIN_PATH", "QENGINE_CUBLASLT"};  // read where they are needed
     for (const SettingGroup* g : any_)
       for (const Setting& s : g->settings) known.insert(env_name(s));
     po::parsed_options parsed(&description_);
@@ -251,7 +253,7 @@ class Resolver {
         std::string fallback = s->fallback;
         for (const auto& [n, text] : spec_.defaults)
           if (n == name) fallback = text;
-        if (!fallback.empty()) raw = {fallback};
+        if (!fallback.empty()) raw = s->kind == Kind::kList || s->kind == Kind::kPaths ? split(fallback) : std::vector{fallback};
       }
       for (const std::string& text : raw) {
         std::string expected;
@@ -287,7 +289,24 @@ Arguments resolve(const CommandLineSpec& spec, std::span<const std::string> args
   return Resolver(spec, any).run(args, environment);
 }
 
+Arguments with_backend(const Arguments& arguments, const ProfileBackend& backend) {
+  Arguments out = arguments;
+  const auto unset = [&](const char* name, const char* other) {
+    const auto says = [&](const char* n) { return std::any_of(backend.values.begin(), backend.values.end(), [&](const ProfileValue& v) { return std::string_view(v.setting->name) == n; }); };
+    if (!says(other) || says(name) || !out.values.knows(name)) return;
+    const Setting& s = *out.values.at(name).setting;
+    out.values.set(name, {&s, *s.fallback ? std::vector<std::string>{s.fallback} : std::vector<std::string>{}, Origin::kDefault, ""});
+  };
+  unset("plugin", "quantization"), unset("quantization", "plugin");
+  unset("kv-plugin", "kv-cache-dtype"), unset("kv-cache-dtype", "kv-plugin");
+  for (const ProfileValue& v : backend.values)
+    if (out.values.knows(v.setting->name)) out.values.set(v.setting->name, {v.setting, v.texts, Origin::kProfile, v.where});
+  out.profile.options.insert(out.profile.options.end(), backend.options.begin(), backend.options.end());  // the last one of a key holds
+  return out;
+}
+
 std::map<std::string, std::string> qengine_environment() {
+  if (getauxval(AT_SECURE)) return {};  // raised rights: who started us must not choose plugins, profiles or files
   std::map<std::string, std::string> out;
   for (char** entry = environ; *entry; ++entry) {
     const std::string_view text = *entry;

@@ -37,7 +37,12 @@ struct Arguments {
 Arguments resolve(const CommandLineSpec& spec, std::span<const std::string> args,
                   const std::map<std::string, std::string>& environment, std::span<const SettingGroup* const> any);
 
+// The same settings with a [[backend]]'s own in their place: they are the more specific ones, and win over flags too. What
+// excludes one of them (plugin and quantization, kv_plugin and kv_cache_dtype) is unset.
+Arguments with_backend(const Arguments& arguments, const ProfileBackend& backend);
+
 // The variables of this process that begin with QENGINE_.
+// Empty when the program runs with raised rights (AT_SECURE).
 std::map<std::string, std::string> qengine_environment();
 
 // ---- the same settings as text -------------------------------------------------------------------

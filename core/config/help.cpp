@@ -157,6 +157,24 @@ std::string print_config(const CommandLineSpec& spec, const Arguments& arguments
     if (o.plugin != plugin) out += "\n[plugins.options." + (plugin = o.plugin) + "]\n";
     out += toml_text(o.key) + " = " + o.value + "  # " + o.where + "\n";
   }
+  for (const ProfileBackend& b : p.backends) {
+    out += "\n[[backend]]  # " + b.where + "\nname = " + toml_text(b.name) + "\n";
+    for (const ProfileValue& v : b.values) {
+      const std::string key = v.setting->key;
+      std::string line = key.substr(key.find('.') + 1) + " = ";
+      if (is_list(v.setting->kind)) {
+        line += "[";
+        for (std::size_t i = 0; i < v.texts.size(); ++i) line += (i ? ", " : "") + toml_value(*v.setting, v.texts[i]);
+        line += "]";
+      } else line += toml_value(*v.setting, v.texts.back());
+      out += line + "  # " + v.where + "\n";
+    }
+    std::string of;
+    for (const ProfileOption& o : b.options) {
+      if (o.plugin != of) out += "[backend.options." + (of = o.plugin) + "]\n";
+      out += toml_text(o.key) + " = " + o.value + "  # " + o.where + "\n";
+    }
+  }
   for (const ProfilePlugin& a : p.allow)
     out += "\n[[plugins.allow]]  # " + a.where + "\nid = " + toml_text(a.id) + "\nsha256 = " + toml_text(a.sha256) + "\n";
   for (const ProfileOverride& o : p.overrides)
@@ -194,7 +212,10 @@ std::string config_reference() {
   out +=
       "\n[plugins.options.PLUGIN]              options of a plugin, as qengine plugin info PLUGIN lists them\n"
       "[[plugins.allow]]                     id, sha256: a plugin that may be loaded\n"
-      "[[quant.override]]                    match (name, glob or re:), plugin: later entries win\n";
+      "[[quant.override]]                    match (name, glob or re:), plugin: later entries win\n"
+      "[[backend]]                           name, and keys of [model] and [engine] of class swap without their table:\n"
+      "                                      a way to load the model that a running server can change to\n"
+      "[backend.options.PLUGIN]              options of a plugin for that backend\n";
   return out;
 }
 

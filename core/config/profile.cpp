@@ -4,6 +4,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -66,11 +67,19 @@ class Reader {
           if (k.str() != "override") unknown(k, name, {"override"});
           for (const toml::table* t : tables(v, "quant.override")) override_rule(*t);
         }
+      } else if (name == "backend") {
+        for (const toml::table* t : tables(node, name)) {
+          ProfileBackend b = backend(*t);
+          if (b.name.empty()) throw Error("E102", b.where + ": [[backend]] has no name").hint("name = \"fp8\", for example");
+          for (const ProfileBackend& other : profile_.backends)
+            if (other.name == b.name) throw Error("E102", b.where + ": backend " + b.name + " is named twice").from("the first is at " + other.where);
+          profile_.backends.push_back(std::move(b));
+        }
       } else if (tables_.count(name)) {
         settings(table(node, name), name);
       } else {
         std::vector<std::string> known(tables_.begin(), tables_.end());
-        known.insert(known.end(), {"schema", "quant"});
+        known.insert(known.end(), {"schema", "quant", "backend"});
         unknown(key, "", known);
       }
     }
@@ -79,8 +88,29 @@ class Reader {
     return std::move(profile_);
   }
 
+  ProfileBackend backend(const toml::table& t) {
+    ProfileBackend out;
+    out.where = place(t.source());
+    for (const auto& [key, node] : t) {
+      const std::string k(key.str());
+      if (k == "name") {
+        out.name = text(t, "name", "backend");
+        const auto odd = [](unsigned char c) { return !(std::isalnum(c) || c == '-' || c == '_' || c == '.'); };
+        if (out.name.size() > 64 || std::any_of(out.name.begin(), out.name.end(), odd)) fail(node, "backend.name " + shown(node) + " is not up to 64 letters, digits, - _ and .");
+      } else if (k == "options") {
+        options(table(node, "backend.options"), "backend.options", out.options);
+      } else if (const Setting* s = backend_setting(k)) {
+        out.values.push_back(value(*s, node, place(key.source())));
+      } else {
+        unknown(key, "backend", backend_keys());
+      }
+    }
+    return out;
+  }
+
  private:
   std::string place(const toml::source_region& at) const {
+    if (at.begin.line == 0) return name_;  // not out of a file
     return name_ + ":" + std::to_string(at.begin.line) + ":" + std::to_string(at.begin.column);
   }
   [[noreturn]] void fail(const toml::node& node, const std::string& what) const {
@@ -170,10 +200,10 @@ class Reader {
     fail(node, "is " + kind_name(node) + ", expected a text, number, truth value or list");
   }
 
-  void options(const toml::table& t) {
+  void options(const toml::table& t, const std::string& name, std::vector<ProfileOption>& out) {
     for (const auto& [plugin, node] : t)
-      for (const auto& [key, value] : table(node, "plugins.options." + std::string(plugin.str())))
-        profile_.options.push_back({std::string(plugin.str()), std::string(key.str()),
+      for (const auto& [key, value] : table(node, name + "." + std::string(plugin.str())))
+        out.push_back({std::string(plugin.str()), std::string(key.str()),
                                     json(value).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
                                     place(key.source())});
   }
@@ -186,13 +216,31 @@ class Reader {
         continue;
       }
       if (name == "plugins" && k == "options") {
-        options(table(node, "plugins.options"));
+        options(table(node, "plugins.options"), "plugins.options", profile_.options);
         continue;
       }
       const Setting* s = setting_of_key(name + "." + k);
+      if (!s && node.is_table() && !keys_of(name + "." + k).empty()) {  // [canary.abort_if]
+        settings(*node.as_table(), name + "." + k);
+        continue;
+      }
       if (!s) unknown(key, name, keys_of(name));
-      value(*s, node, place(key.source()));
+      profile_.values.push_back(value(*s, node, place(key.source())));
     }
+  }
+
+  // Settings that a running server can change by loading anew.
+  static const Setting* backend_setting(const std::string& key) {
+    for (const char* table : {"model.", "engine."})
+      if (const Setting* s = setting_of_key(table + key); s && s->reload == Reload::kSwap) return s;
+    return nullptr;
+  }
+  static std::vector<std::string> backend_keys() {
+    std::vector<std::string> out{"name", "options"};
+    for (const SettingGroup* g : profile_groups())
+      for (const Setting& s : g->settings)
+        if (const std::string k = s.key; !s.hidden && s.reload == Reload::kSwap && (k.starts_with("model.") || k.starts_with("engine."))) out.push_back(k.substr(k.find('.') + 1));
+    return out;
   }
 
   static std::vector<std::string> keys_of(const std::string& table) {
@@ -227,7 +275,7 @@ class Reader {
     }
   }
 
-  void value(const Setting& s, const toml::node& node, std::string where) {
+  ProfileValue value(const Setting& s, const toml::node& node, std::string where) {
     ProfileValue out{&s, {}, std::move(where)};
     const auto take = [&](const toml::node& item) {
       std::string raw, expected;
@@ -244,7 +292,7 @@ class Reader {
     if (const auto* list = node.as_array(); list && is_list(s.kind))
       for (const toml::node& item : *list) take(item);
     else take(node);
-    profile_.values.push_back(std::move(out));
+    return out;
   }
 
   const std::string name_;
@@ -259,7 +307,40 @@ class Reader {
   }();
 };
 
+// For an object out of a request; what TOML cannot hold is an error there.
+void to_toml(const nlohmann::ordered_json& j, toml::table& out, const std::string& name) {
+  const auto refuse = [&](const std::string& key) { throw Error("E102", name + ": " + key + " is neither a text, a number, a truth value, a list of these, nor an object"); };
+  for (const auto& [key, v] : j.items()) {
+    const auto leaf = [&](const nlohmann::ordered_json& x, auto&& take) {
+      if (x.is_string()) take(x.get<std::string>());
+      else if (x.is_boolean()) take(x.get<bool>());
+      else if (x.is_number_integer()) take(x.get<std::int64_t>());
+      else if (x.is_number_float()) take(x.get<double>());
+      else refuse(key);
+    };
+    if (v.is_object()) {
+      toml::table t;
+      to_toml(v, t, name);
+      out.insert(key, std::move(t));
+    } else if (v.is_array()) {
+      toml::array list;
+      for (const auto& x : v) leaf(x, [&](auto value) { list.push_back(std::move(value)); });
+      out.insert(key, std::move(list));
+    } else {
+      leaf(v, [&](auto value) { out.insert(key, std::move(value)); });
+    }
+  }
+}
+
 }  // namespace
+
+ProfileBackend parse_backend(std::string_view json, const std::string& name, const fs::path& folder) {
+  const auto object = nlohmann::ordered_json::parse(json, nullptr, false);
+  if (!object.is_object()) throw Error("E102", name + " is no JSON object").hint("with the keys of a [[backend]], such as {\"plugin\": \"fp8_online\"}");
+  toml::table t;
+  to_toml(object, t, name);
+  return Reader(name, folder).backend(t);
+}
 
 Profile parse_profile(std::string_view text, const std::string& name, const fs::path& folder) {
   if (const int line = line_of_deep_toml_key(text))

@@ -30,7 +30,7 @@ std::vector<std::string> words(const Setting& s) {
 
 std::span<const SettingGroup* const> profile_groups() {
   static const SettingGroup* const groups[] = {&model_settings(),    &engine_settings(), &plugin_settings(),
-                                               &sampling_settings(), &chat_settings(), &server_settings(), &gate_settings(),
+                                               &sampling_settings(), &chat_settings(), &server_settings(), &canary_settings(), &gate_settings(),
                                                &output_settings()};
   return groups;
 }

@@ -75,6 +75,7 @@ const SettingGroup& engine_settings();    // device, memory, batching
 const SettingGroup& sampling_settings();  // temperature ...
 const SettingGroup& chat_settings();      // the template, of run and serve
 const SettingGroup& server_settings();    // the HTTP side
+const SettingGroup& canary_settings();    // a second backend for a share of the traffic
 const SettingGroup& gate_settings();      // thresholds of eval and report
 
 // ---- values --------------------------------------------------------------------------------------
