@@ -154,6 +154,7 @@ class CheckpointImpl final : public Checkpoint {
   void index_names();
 
   fs::path path_, folder_;
+  std::span<const QuantDialect> dialects_;  // while opening
 
  private:
   void read_config(const fs::path& file);
@@ -186,14 +187,14 @@ void CheckpointImpl::read_config(const fs::path& file) {
 void CheckpointImpl::open_config(const fs::path& file) {
   folder_ = file.has_parent_path() ? file.parent_path() : fs::path(".");
   read_config(file);
-  quant_ = find_quant_config(config_, folder_, {});
+  quant_ = find_quant_config(config_, folder_, {}, dialects_);
 }
 
 void CheckpointImpl::set_config(Json config, Json quant_config) {
   if (!config.is_object()) throw Error("E208", std::string("the config is ") + config.type_name() + ", expected an object");
   config_ = std::move(config);
   if (quant_config.is_object()) config_["quantization_config"] = std::move(quant_config);
-  quant_ = find_quant_config(config_, {}, {});
+  quant_ = find_quant_config(config_, {}, {}, dialects_);
 }
 
 void CheckpointImpl::no_weights(const fs::path& folder, const std::vector<std::string>& names) const {
@@ -256,7 +257,7 @@ void CheckpointImpl::open_folder(const fs::path& folder, bool config_only) {
     throw Error("E201", shown(folder) + " is quantized for MLX, whose tensors are packed in another way")
         .from("__metadata__.format is \"mlx\" and config.json has \"quantization\"")
         .hint("use the model this one was made from, or another quantization of it");
-  quant_ = find_quant_config(config_, folder, tensors_);
+  quant_ = find_quant_config(config_, folder, tensors_, dialects_);
 }
 
 void CheckpointImpl::add_file(FileBytes bytes) {
@@ -565,9 +566,10 @@ bool begins_with_gguf(const fs::path& file) {
 
 // ---- entry points --------------------------------------------------------------------------------
 
-std::shared_ptr<const Checkpoint> Checkpoint::open(const fs::path& model, bool config_only) {
+std::shared_ptr<const Checkpoint> Checkpoint::open(const fs::path& model, bool config_only, std::span<const QuantDialect> dialects) {
   auto out = std::make_shared<CheckpointImpl>();
   out->path_ = model;
+  out->dialects_ = dialects;
   std::error_code error;
   const fs::file_status status = fs::status(model, error);
   const std::string name = model.filename().string();
@@ -587,12 +589,15 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const fs::path& model, bool c
     throw Error("E201", shown(model) + " is neither a folder nor a .gguf file").hint("give the folder of a model, or a .gguf file");
   }
   out->index_names();
+  out->dialects_ = {};
   return out;
 }
 
-std::shared_ptr<const Checkpoint> Checkpoint::from_config(Json config, Json quant_config) {
+std::shared_ptr<const Checkpoint> Checkpoint::from_config(Json config, Json quant_config, std::span<const QuantDialect> dialects) {
   auto out = std::make_shared<CheckpointImpl>();
+  out->dialects_ = dialects;
   out->set_config(std::move(config), std::move(quant_config));
+  out->dialects_ = {};
   return out;
 }
 

@@ -29,6 +29,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/model/quant_dialect.hpp"
+
 namespace qengine {
 
 using Json = nlohmann::ordered_json;
@@ -58,10 +60,12 @@ class Checkpoint {
   enum class Kind { kSafetensors, kGguf, kConfigOnly };
 
   // `model`: a folder, a .gguf file, or (with config_only) a folder or config.json whose weights are
-  // not looked at. Throws Error E2xx naming file, tensor or field.
-  static std::shared_ptr<const Checkpoint> open(const std::filesystem::path& model, bool config_only = false);
+  // not looked at. `dialects` (PluginHost::dialects) name quantization configs that do not name themselves;
+  // without any such a config is an error. Throws Error E2xx naming file, tensor or field.
+  static std::shared_ptr<const Checkpoint> open(const std::filesystem::path& model, bool config_only = false,
+                                                std::span<const QuantDialect> dialects = {});
   // For shapes from a table and for tests: no files at all.
-  static std::shared_ptr<const Checkpoint> from_config(Json config, Json quant_config = nullptr);
+  static std::shared_ptr<const Checkpoint> from_config(Json config, Json quant_config = nullptr, std::span<const QuantDialect> dialects = {});
 
   virtual ~Checkpoint() = default;
 
@@ -86,8 +90,8 @@ class Checkpoint {
   virtual void release_all() const {}
 
   virtual const Json& config() const = 0;        // an object
-  // null when the checkpoint is not quantized. Looked for as formats.md 0.2 says; `quant_method` is
-  // lower-cased and filled in by formats.md 0.4 when absent; "gguf" for GGUF files.
+  // null when the checkpoint is not quantized. `quant_method` is lower-cased, and filled in by the
+  // dialects when absent; "gguf" for GGUF files.
   virtual const Json& quant_config() const = 0;
   virtual const std::string& quant_config_source() const = 0;  // "config.json quantization_config"
   // null unless kGguf: flat object, keys as in the file. Arrays of more than 1024 elements (token

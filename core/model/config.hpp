@@ -53,7 +53,8 @@ struct ModelConfig {
 ModelConfig read_model_config(const Checkpoint& checkpoint);
 
 // Inverse frequencies [rot_dim/2] after scaling; *attention_factor multiplies cos and sin (1 but for yarn).
-// `dynamic` is evaluated once, for the longest sequence it is meant for (factor times the original length).
-std::vector<float> rope_inv_freq(const ModelConfig& config, float* attention_factor);
+// `dynamic` depends on how long the sequence is: up to max_position nothing is scaled. Sequences end there
+// (--max-model-len is at most max_position), so that the runners ask for one table, with length 0.
+std::vector<float> rope_inv_freq(const ModelConfig& config, float* attention_factor, std::int64_t length = 0);
 
 }  // namespace qengine

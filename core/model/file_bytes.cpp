@@ -6,7 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstdint>
+#include <cstdio>
 #include <cstring>
 
 #include "core/base/error.hpp"
@@ -22,7 +25,43 @@ struct Descriptor {
   }
 };
 
+// What is mapped, for a signal handler: fixed memory, and `begin` is written last and cleared first.
+struct Listed {
+  std::atomic<bool> taken{false};
+  std::atomic<std::uintptr_t> begin{0};
+  std::atomic<std::size_t> size{0};
+  char path[256] = {};  // cut if it is longer
+};
+constexpr std::size_t kListed = 1024;  // files beyond these are not listed: a SIGBUS in them names no file
+constinit Listed listed[kListed];
+
+void list(const void* at, std::size_t size, const std::string& path) {
+  for (Listed& l : listed) {
+    if (l.taken.exchange(true)) continue;
+    std::snprintf(l.path, sizeof l.path, "%s", path.c_str());
+    l.size.store(size);
+    l.begin.store(reinterpret_cast<std::uintptr_t>(at));
+    return;
+  }
+}
+
+void unlist(const void* at) {
+  for (Listed& l : listed) {
+    std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(at);
+    if (!l.begin.compare_exchange_strong(begin, 0)) continue;
+    l.taken.store(false);
+    return;
+  }
+}
+
 }  // namespace
+
+const char* mapped_file_at(const void* address) noexcept {
+  const auto a = reinterpret_cast<std::uintptr_t>(address);
+  for (const Listed& l : listed)
+    if (const std::uintptr_t begin = l.begin.load(); begin != 0 && a >= begin && a - begin < l.size.load()) return l.path;
+  return nullptr;
+}
 
 FileBytes FileBytes::map(const std::filesystem::path& path) {
   const std::string shown = printable(path.string(), 400);
@@ -43,6 +82,7 @@ FileBytes FileBytes::map(const std::filesystem::path& path) {
   if (at == MAP_FAILED) throw Error("E201", "cannot map " + shown + ": " + std::strerror(errno));
   out.bytes_ = {static_cast<const std::byte*>(at), size};
   out.mapped_ = true;
+  list(at, size, shown);
   return out;
 }
 
@@ -61,7 +101,9 @@ FileBytes& FileBytes::operator=(FileBytes&& other) noexcept {
 }
 
 FileBytes::~FileBytes() {
-  if (mapped_) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  if (!mapped_) return;
+  unlist(bytes_.data());
+  ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
 void FileBytes::release(std::uint64_t offset, std::uint64_t n) const {

@@ -2,6 +2,9 @@
 //
 // Mapping never reads: pages come in when somebody touches them, and release() lets them go again.
 // Thread-safe (all const). Move-only.
+//
+// A file that somebody cuts while it is mapped makes the next read of what is gone a SIGBUS. Every mapping
+// is on a list that a signal handler may read, so that the program can end with the file's name.
 #pragma once
 
 #include <cstddef>
@@ -37,5 +40,8 @@ class FileBytes {
   std::span<const std::byte> bytes_;
   bool mapped_ = false;
 };
+
+// The path of the mapped file in which `address` lies; null when there is none. Async-signal-safe.
+const char* mapped_file_at(const void* address) noexcept;
 
 }  // namespace qengine

@@ -12,14 +12,14 @@ double yarn_mscale(double factor, double mscale) { return factor > 1 ? 0.1 * msc
 
 }  // namespace
 
-std::vector<float> rope_inv_freq(const ModelConfig& config, float* attention_factor) {
+std::vector<float> rope_inv_freq(const ModelConfig& config, float* attention_factor, std::int64_t length) {
   const RopeConfig& rope = config.rope;
   const int d = rope.rot_dim;
   const double original = static_cast<double>(rope.original_max_position > 0 ? rope.original_max_position : config.max_position);
   double base = rope.theta;
-  if (rope.kind == "dynamic" && d > 2) {
-    // Evaluated at length factor * original: length / original = factor.
-    base *= std::pow(rope.factor * rope.factor - (rope.factor - 1), d / (d - 2.0));
+  if (rope.kind == "dynamic" && d > 2 && length > config.max_position && config.max_position > 0) {
+    const double stretch = rope.factor * static_cast<double>(length) / static_cast<double>(config.max_position);
+    base *= std::pow(stretch - (rope.factor - 1), d / (d - 2.0));
   }
 
   std::vector<float> out(static_cast<std::size_t>(d / 2));

@@ -27,25 +27,28 @@ constexpr std::size_t kKeepSymbols = 1 << 14;
 }  // namespace
 
 void MergeTable::reserve(std::size_t merges) {
+  entries_.reserve(merges);
   const std::size_t want = std::bit_ceil(merges * 3 / 2 + 16);
   if (want <= slots_.size()) return;
-  std::vector<Slot> old(want);
-  old.swap(slots_);
-  for (const Slot& s : old) {
-    if (s.merge.id < 0) continue;
-    std::size_t i = place(s.key);
-    while (slots_[i].merge.id >= 0) i = (i + 1) & (slots_.size() - 1);
-    slots_[i] = s;
+  slots_.assign(want, kEmpty);
+  for (std::size_t e = 0; e < entries_.size(); ++e) {
+    std::size_t i = place(entries_[e].key);
+    while (slots_[i] != kEmpty) i = (i + 1) & (slots_.size() - 1);
+    slots_[i] = static_cast<std::uint32_t>(e);
   }
 }
 
 void MergeTable::add(std::int32_t left, std::int32_t right, Merge merge) {
-  if ((count_ + 1) * 3 / 2 >= slots_.size()) reserve(count_ * 2 + 16);
+  if ((entries_.size() + 1) * 3 / 2 >= slots_.size()) reserve(entries_.size() * 2 + 16);
   const std::uint64_t k = key(left, right);
   std::size_t i = place(k);
-  while (slots_[i].merge.id >= 0 && slots_[i].key != k) i = (i + 1) & (slots_.size() - 1);
-  count_ += slots_[i].merge.id < 0;
-  slots_[i] = {k, merge};
+  while (slots_[i] != kEmpty && entries_[slots_[i]].key != k) i = (i + 1) & (slots_.size() - 1);
+  if (slots_[i] != kEmpty) {
+    entries_[slots_[i]].merge = merge;
+    return;
+  }
+  slots_[i] = static_cast<std::uint32_t>(entries_.size());
+  entries_.push_back({k, merge});
 }
 
 // What one thread needs to merge a piece.

@@ -22,7 +22,7 @@ class TokenModel {
   virtual void encode(std::string_view piece, std::vector<std::int32_t>& out) const = 0;
 };
 
-// (left id, right id) -> rank and the id of the joined token; a flat hash table.
+// (left id, right id) -> rank and the id of the joined token; a flat hash table of indices, as most of it is empty.
 class MergeTable {
  public:
   struct Merge {
@@ -33,23 +33,24 @@ class MergeTable {
   const Merge* find(std::int32_t left, std::int32_t right) const {
     if (slots_.empty()) return nullptr;
     const std::uint64_t k = key(left, right);
-    for (std::size_t i = place(k); slots_[i].merge.id >= 0; i = (i + 1) & (slots_.size() - 1))
-      if (slots_[i].key == k) return &slots_[i].merge;
+    for (std::size_t i = place(k); slots_[i] != kEmpty; i = (i + 1) & (slots_.size() - 1))
+      if (entries_[slots_[i]].key == k) return &entries_[slots_[i]].merge;
     return nullptr;
   }
 
  private:
-  struct Slot {
-    std::uint64_t key = 0;
-    Merge merge{0, -1};
+  static constexpr std::uint32_t kEmpty = 0xFFFFFFFF;
+  struct Entry {
+    std::uint64_t key;
+    Merge merge;
   };
   static std::uint64_t key(std::int32_t l, std::int32_t r) {
     return std::uint64_t{static_cast<std::uint32_t>(l)} << 32 | static_cast<std::uint32_t>(r);
   }
   std::size_t place(std::uint64_t k) const { return ((k ^ k >> 29) * 0x9E3779B97F4A7C15ull >> 32) & (slots_.size() - 1); }
 
-  std::vector<Slot> slots_;
-  std::size_t count_ = 0;
+  std::vector<Entry> entries_;
+  std::vector<std::uint32_t> slots_;  // into entries_; a power of two of them, at most 2/3 full
 };
 
 struct BpeOptions {

@@ -35,34 +35,28 @@ void Vocab::reserve(std::size_t tokens, std::size_t bytes) {
 }
 
 void Vocab::grow(std::size_t slots) {
-  std::vector<Slot> old(slots);
+  std::vector<std::int32_t> old(slots, kNone);
   old.swap(slots_);
-  for (const Slot& s : old) {
-    if (s.id == kNone) continue;
-    std::size_t i = s.hash & (slots_.size() - 1);
-    while (slots_[i].id != kNone) i = (i + 1) & (slots_.size() - 1);
-    slots_[i] = s;
-  }
+  for (const std::int32_t id : old)
+    if (id != kNone) slots_[slot_of(token(id))] = id;
+}
+
+std::size_t Vocab::slot_of(std::string_view token) const {
+  std::size_t i = hash(token) & (slots_.size() - 1);
+  while (slots_[i] != kNone && this->token(slots_[i]) != token) i = (i + 1) & (slots_.size() - 1);
+  return i;
 }
 
 void Vocab::add(std::string_view token, std::int32_t id) {
   if ((count_ + 1) * 3 / 2 >= slots_.size()) grow(slots_.empty() ? 64 : slots_.size() * 2);
   if (id >= size()) spans_.resize(static_cast<std::size_t>(id) + 1);
-  const std::uint32_t h = hash(token);
-  std::size_t i = h & (slots_.size() - 1);
-  while (slots_[i].id != kNone && !(slots_[i].hash == h && this->token(slots_[i].id) == token)) i = (i + 1) & (slots_.size() - 1);
-  if (slots_[i].id == kNone) ++count_;
-  slots_[i] = {h, id};
+  const std::size_t i = slot_of(token);
+  if (slots_[i] == kNone) ++count_;
+  slots_[i] = id;
   spans_[static_cast<std::size_t>(id)] = {static_cast<std::uint32_t>(text_.size()), static_cast<std::uint32_t>(token.size())};
   text_ += token;
 }
 
-std::int32_t Vocab::find(std::string_view token) const {
-  if (slots_.empty()) return kNone;
-  const std::uint32_t h = hash(token);
-  for (std::size_t i = h & (slots_.size() - 1); slots_[i].id != kNone; i = (i + 1) & (slots_.size() - 1))
-    if (slots_[i].hash == h && this->token(slots_[i].id) == token) return slots_[i].id;
-  return kNone;
-}
+std::int32_t Vocab::find(std::string_view token) const { return slots_.empty() ? kNone : slots_[slot_of(token)]; }
 
 }  // namespace qengine

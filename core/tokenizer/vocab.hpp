@@ -36,15 +36,12 @@ class Vocab {
   struct Span {
     std::uint32_t begin = 0, length = kHole;
   };
-  struct Slot {
-    std::uint32_t hash = 0;
-    std::int32_t id = kNone;
-  };
+  std::size_t slot_of(std::string_view token) const;  // where it is, or belongs
   void grow(std::size_t slots);
 
   std::string text_;
   std::vector<Span> spans_;   // by id
-  std::vector<Slot> slots_;   // a power of two of them, at most 2/3 full
+  std::vector<std::int32_t> slots_;  // ids; a power of two of them, at most 2/3 full
   std::size_t count_ = 0;
 };
 

@@ -50,8 +50,8 @@ struct Expr {
   std::vector<ExprPtr> children;
   std::vector<std::string> operators;
   CallArgs args;
-  const FilterFn* filter = nullptr;
-  const TestFn* test = nullptr;
+  const FilterFn* filter = nullptr;  // null in a kFilter: unknown, an error once it is reached
+  const TestFn* test = nullptr;      // the same
   int depth = 1;
 };
 
@@ -99,5 +99,10 @@ struct Stmt {
 
 // Throws Failure with a position.
 Body parse(const std::string& source);
+
+// Throws Failure for a filter or test that does not exist at a place that every rendering reaches. Elsewhere,
+// templates may name what only another renderer has: it fails when it is reached.
+void check_names(const Body& body);
+[[noreturn]] void unknown_name(const Expr& e);  // of a kFilter or kTest
 
 }  // namespace qengine::jinja

@@ -59,7 +59,9 @@ Value indent_filter(In& in, const Value& v, const Args& a) {
   const std::int64_t width = spelled ? 0 : p.integer(0, 4);
   if (width > 1000) throw Failure("indent() by more than 1000");
   const std::string by = spelled ? p[0]->string() : std::string(static_cast<std::size_t>(std::max<std::int64_t>(width, 0)), ' ');
-  const std::string s = soft(in, v) + "\n";
+  if (v.is_undefined()) throw Failure(v.why());
+  if (!v.is_string()) throw Failure("indent() needs a string, not " + std::string(v.type_name()));
+  const std::string s = v.string() + "\n";
   const auto lines = split_lines(s);
   in.charge(lines.size() * (1 + by.size() / 16));
   std::string out = p.flag(1) ? by : "";
@@ -73,9 +75,14 @@ Value indent_filter(In& in, const Value& v, const Args& a) {
 
 Value truncate_filter(In& in, const Value& v, const Args& a) {
   const Params p("truncate", a, {"length", "killwords", "end", "leeway"});
-  const std::string s = soft(in, v), end = p.string(2, "...");
+  const std::string end = p.string(2, "...");
   const std::int64_t size = p.integer(0, 255), leeway = p.integer(3, 5);
   if (size < length(end) || leeway < 0) throw Failure("truncate() to less than the length of its end");
+  if (!v.is_string()) {
+    if (!v.is_undefined() && v.length() > size + leeway) throw Failure("truncate() needs a string, not " + std::string(v.type_name()));
+    return v;
+  }
+  const std::string& s = v.string();
   const auto c = characters(s);
   if (static_cast<std::int64_t>(c.size()) <= size + leeway) return in.text(s);
   std::string cut;
@@ -227,11 +234,12 @@ struct Keyed {
   Value item;
 };
 
-void sort_keyed(In& in, std::vector<Keyed>& all, bool reverse) {
+void sort_keyed(In& in, std::vector<Keyed>& all, bool reverse, bool listed = false) {
   const auto less = [&](const Keyed& a, const Keyed& b) {
     in.charge(1);
     for (std::size_t i = 0; i < a.keys.size(); ++i) {
       in.charge(std::min(a.keys[i].weight(), b.keys[i].weight()) / 16);
+      if (listed && a.keys[i].equals(b.keys[i])) continue;  // lists of keys: equal ones are not ordered, undefined ones neither
       if (const int c = a.keys[i].compare(b.keys[i])) return reverse ? c > 0 : c < 0;
     }
     return false;
@@ -275,7 +283,7 @@ Value sort_filter(In& in, const Value& v, const Args& a) {
     for (const Value& attribute : attributes) k.keys.push_back(fold_case(in, in.path(item, attribute), p.flag(1)));
     all.push_back(std::move(k));
   }
-  sort_keyed(in, all, p.flag(0));
+  sort_keyed(in, all, p.flag(0), !attributes.empty());
   std::vector<Value> out;
   for (Keyed& k : all) out.push_back(std::move(k.item));
   return in.list(std::move(out));
@@ -384,8 +392,10 @@ Value groupby_filter(In& in, const Value& v, const Args& a) {
 
 Args without_first(const Args& a, std::size_t n) { return {{a.positional.begin() + static_cast<std::ptrdiff_t>(n), a.positional.end()}, a.named}; }
 
+// Of nothing (none, undefined, '', 0) these make nothing and look at no argument, as Python's do.
 Value map_filter(In& in, const Value& v, const Args& a) {
   std::vector<Value> out;
+  if (!v.truthy()) return in.list({});
   if (a.positional.empty()) {
     const Params p("map", a, {"attribute", "default"});
     if (!p[0]) throw Failure("map requires a filter argument");
@@ -407,6 +417,7 @@ Value map_filter(In& in, const Value& v, const Args& a) {
 }
 
 Value choose(In& in, const Value& v, const Args& a, bool by_attribute, bool keep) {
+  if (!v.truthy()) return in.list({});
   std::size_t at = 0;
   if (by_attribute && a.positional.empty()) throw Failure("Missing parameter for attribute name");
   const Value* attribute = by_attribute ? &a.positional[at++] : nullptr;

@@ -195,6 +195,7 @@ Value power(const Value& a, const Value& b) {
     }
     return Value::integer(result);
   }
+  if (a.real() == 0 && b.real() < 0) throw Failure("0.0 cannot be raised to a negative power");
   return Value::real(std::pow(a.real(), b.real()));
 }
 
@@ -425,6 +426,7 @@ Value Interpreter::eval_node(const Expr& e) {
     case K::kFilter: return eval_filter(e, nullptr);
     case K::kTest: {
       const Value in = eval(*e.children[0]);
+      if (!e.test) unknown_name(e);
       return Value::boolean(e.test->run(*this, in, eval_args(e.args)));
     }
     case K::kNot: return Value::boolean(!truthy(*e.children[0]));
@@ -432,6 +434,7 @@ Value Interpreter::eval_node(const Expr& e) {
       const Value v = eval(*e.children[0]);
       if (v.is_undefined()) throw Failure(v.why());
       if (!v.is_number()) throw Failure("bad operand type for unary " + std::string(e.kind == K::kNegative ? "-" : "+") + ": '" + std::string(v.type_name()) + "'");
+      if (v.is_float()) return Value::real(e.kind == K::kNegative ? -v.real() : v.real());  // -0.0 too
       return arithmetic(e.kind == K::kNegative ? "-" : "+", Value::integer(0), v);
     }
     case K::kAnd: {
@@ -510,6 +513,7 @@ Value Interpreter::eval_call(const Expr& e) {
 Value Interpreter::eval_filter(const Expr& e, const Value* in) {
   // In a chain of a {% filter %} or {% set %} block the innermost filter takes the block's text.
   const Value input = !e.children[0] ? *in : in && e.children[0]->kind == Expr::Kind::kFilter ? eval_filter(*e.children[0], in) : eval(*e.children[0]);
+  if (!e.filter) unknown_name(e);
   return e.filter->run(*this, input, eval_args(e.args));
 }
 
@@ -532,6 +536,12 @@ Value Interpreter::eval_slice(const Expr& e) {
   const auto clamp = [&](std::int64_t i) { return std::clamp(i < 0 ? i + n : i, std::int64_t{step < 0 ? -1 : 0}, step < 0 ? n - 1 : n); };
   const std::int64_t from = start ? clamp(*start) : step < 0 ? n - 1 : 0;
   const std::int64_t to = stop ? clamp(*stop) : step < 0 ? -1 : n;
+  if (base.is_range()) {
+    const auto& r = base.range();
+    std::int64_t size = step < 0 ? (from - to - step - 1) / -step : (to - from + step - 1) / step;
+    size = std::max<std::int64_t>(size, 0);
+    return Value::range(plus(r.start, times(from, r.step)), plus(r.start, times(plus(from, times(size, step)), r.step)), times(r.step, step));
+  }
   std::vector<std::int64_t> picks;
   for (std::int64_t i = from; step < 0 ? i > to : i < to;) {
     picks.push_back(i);

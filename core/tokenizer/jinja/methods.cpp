@@ -377,7 +377,7 @@ const Method* find(const Method (&table)[N], std::string_view name) {
 const Method* find_method(const Value& self, std::string_view name) {
   if (self.is_string()) return find(kStringMethods, name);
   if (self.is_dict()) return find(kDictMethods, name);
-  if (self.is_list()) return find(kListMethods, name);
+  if (self.is_list()) return self.kind() == Value::Kind::kTuple && name == "copy" ? nullptr : find(kListMethods, name);
   return nullptr;
 }
 
@@ -468,7 +468,8 @@ std::string format_percent(const std::string& f, const Value& values) {
     if (out.size() > kMaxWeight) throw Failure("a value of more than " + std::to_string(kMaxWeight >> 20) + " MiB");
   }
   if (values.kind() == Value::Kind::kTuple && next < values.items().size()) throw Failure("not all arguments converted during string formatting");
-  if (!mapping && values.kind() != Value::Kind::kTuple && next == 0) throw Failure("not all arguments converted during string formatting");
+  // What can be asked for an item by key need not be used up: Python counts lists and undefined among it.
+  if (!mapping && values.kind() != Value::Kind::kList && !values.is_range() && !values.is_undefined() && values.kind() != Value::Kind::kTuple && next == 0) throw Failure("not all arguments converted during string formatting");
   return out;
 }
 

@@ -369,7 +369,6 @@ class Parser {
     e->name = expect_name();
     while (skip(".")) e->name += "." + expect_name();
     e->filter = find_filter(e->name);
-    if (!e->filter) throw Failure("there is no filter called '" + e->name + "'", e->pos);
     e->children.push_back(std::move(in));
     if (is("(")) e->args = arguments();
     return grow(std::move(e));
@@ -381,7 +380,6 @@ class Parser {
     e->name = expect_name();
     while (skip(".")) e->name += "." + expect_name();
     e->test = find_test(e->name);
-    if (!e->test) throw Failure("there is no test called '" + e->name + "'", e->pos);
     e->children.push_back(std::move(in));
     if (is("(")) {
       e->args = arguments();
@@ -637,6 +635,10 @@ class Parser {
 
 }  // namespace
 
-Body parse(const std::string& source) { return Parser(source).run(); }
+Body parse(const std::string& source) {
+  Body body = Parser(source).run();
+  check_names(body);
+  return body;
+}
 
 }  // namespace qengine::jinja

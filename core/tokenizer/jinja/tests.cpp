@@ -1,6 +1,8 @@
 // `x is ...`
 #include <unicode/uchar.h>
 
+#include <cmath>
+
 #include "core/tokenizer/jinja/filters.hpp"
 #include "core/tokenizer/jinja/interpreter.hpp"
 #include "core/tokenizer/jinja/text.hpp"
@@ -15,10 +17,20 @@ const Value& only(std::string_view test, const Args& a) {
   return a.positional[0];
 }
 
-std::int64_t whole(const Value& v) {
-  if (v.is_undefined()) throw Failure(v.why());
-  if (!v.is_integral()) throw Failure("a test for integers was given " + std::string(v.type_name()));
-  return v.integer();
+// v modulo n, of numbers of either kind, with the sign of n.
+double modulo(const Value& v, const Value& n) {
+  for (const Value* x : {&v, &n}) {
+    if (x->is_undefined()) throw Failure(x->why());
+    if (!x->is_number()) throw Failure("a test for numbers was given " + std::string(x->type_name()));
+  }
+  if (n.real() == 0) throw Failure("integer division or modulo by zero");
+  if (v.is_integral() && n.is_integral()) {
+    if (n.integer() == -1) return 0;
+    const std::int64_t r = v.integer() % n.integer();
+    return static_cast<double>(r != 0 && (r < 0) != (n.integer() < 0) ? r + n.integer() : r);
+  }
+  const double r = std::fmod(v.real(), n.real());
+  return r != 0 && (r < 0) != (n.real() < 0) ? r + n.real() : r;
 }
 
 bool cased(In& in, const Value& v, std::string (*f)(std::string_view), std::string (*other)(std::string_view)) {
@@ -38,9 +50,9 @@ constexpr TestFn kTests[] = {
     {"number", [](In&, const Value& v, const Args&) { return v.is_number(); }},
     {"string", [](In&, const Value& v, const Args&) { return v.is_string(); }},
     {"mapping", [](In&, const Value& v, const Args&) { return v.is_dict(); }},
-    {"sequence", [](In&, const Value& v, const Args&) { return v.is_list() || v.is_string() || v.is_dict() || v.is_range(); }},
+    {"sequence", [](In&, const Value& v, const Args&) { return v.is_list() || v.is_string() || v.is_dict() || v.is_range() || v.is_undefined(); }},
     {"iterable", [](In&, const Value& v, const Args&) { return v.is_list() || v.is_string() || v.is_dict() || v.is_range() || v.is_undefined(); }},
-    {"callable", [](In&, const Value& v, const Args&) { return v.is_object() && v.object().callable(); }},
+    {"callable", [](In&, const Value& v, const Args&) { return v.is_undefined() || (v.is_object() && v.object().callable()); }},
     {"escaped", [](In&, const Value&, const Args&) { return false; }},
     {"sameas",
      [](In&, const Value& v, const Args& a) {
@@ -63,13 +75,11 @@ constexpr TestFn kTests[] = {
     {"ge", [](In&, const Value& v, const Args& a) { return v.compare(only("ge", a)) >= 0; }},
     {">=", [](In&, const Value& v, const Args& a) { return v.compare(only(">=", a)) >= 0; }},
     {"in", [](In& in, const Value& v, const Args& a) { return in.charge(only("in", a).weight() / 16), only("in", a).contains(v); }},
-    {"even", [](In&, const Value& v, const Args&) { return whole(v) % 2 == 0; }},
-    {"odd", [](In&, const Value& v, const Args&) { return whole(v) % 2 != 0; }},
+    {"even", [](In&, const Value& v, const Args&) { return modulo(v, Value::integer(2)) == 0; }},
+    {"odd", [](In&, const Value& v, const Args&) { return modulo(v, Value::integer(2)) == 1; }},
     {"divisibleby",
      [](In&, const Value& v, const Args& a) {
-       const std::int64_t n = whole(only("divisibleby", a));
-       if (n == 0) throw Failure("integer division or modulo by zero");
-       return n == -1 || whole(v) % n == 0;
+       return modulo(v, only("divisibleby", a)) == 0;
      }},
     {"lower", [](In& in, const Value& v, const Args&) { return cased(in, v, lower, upper); }},
     {"upper", [](In& in, const Value& v, const Args&) { return cased(in, v, upper, lower); }},

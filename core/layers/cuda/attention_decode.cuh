@@ -1,0 +1,284 @@
+// attention_decode: one query token a sequence against its paged cache.
+//
+// Mapping  Grid (a cluster, KV heads x tiles of 16 heads of the group, teams x sequences); a team is a cluster's share
+//          of a sequence, and teams that have nothing come last. Keys are dealt out in runs of 16: to teams in
+//          ranges, within one to its blocks and their four warps in turn. Warps
+//          join in shared memory, blocks of a cluster in each other's: each owns a share of the dimensions. Where
+//          the context is long enough for several clusters these leave (m, l, o) in `partial`, and the last of them
+//          to end joins, in the order of the clusters. Who has work follows from the length in device memory, so a
+//          captured grid stays valid.
+// Finish   With F a block first makes its heads of q (norm, rotation) for itself; the one that has the last keys also
+//          makes the new key and value, puts them into the cache and takes them from shared memory.
+//          What the step does not change is then read before the wait: tables, norms, and the first run of each warp
+//          but for the new token. Length and position may be being advanced just then; they are read again after
+//          the wait, and what was built on another value is built anew.
+// Bound    Memory: 2 x keys x head_dim elements a KV head, once. At short context, latency: after the wait one
+//          round to L2 for the heads, one exchange in the cluster.
+// Numbers  bf16 products, float32 sums and softmax (base 2), P rounded to bf16.
+// Source   Dao et al. 2023, Flash-Decoding (the split); Milakov and Gimelshein 2018, arXiv:1805.02867.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "core/layers/cuda/attention.cuh"
+#include "core/layers/cuda/finish_head.cuh"
+
+namespace qengine::cuda {
+
+inline constexpr int kDecodeWarps = 4;
+
+// What a warp has of a sequence of `len` keys: runs of 16, counted from run0, begin, begin + step, ... < stop.
+struct DecodeShare {
+  int from, run0, runs, active, begin, stop;
+  bool newest;  // this block has the last run
+  __device__ __forceinline__ DecodeShare(const Decode& d, int len, int team, int rank) {
+    from = d.a.window > 0 ? max(0, len - d.a.window) : 0;
+    run0 = from / 16, runs = max(0, (len + 15) / 16 - run0);
+    const int teams = d.splits / d.cluster, step = d.cluster * kDecodeWarps;
+    // A multiple of the warps for each team, so that all of them work; joining teams costs more than a second turn.
+    const int least = d.cluster > 1 ? 2 * step : step;
+    const int per = max(least, ((runs + teams - 1) / teams + step - 1) / step * step);
+    active = max(1, (runs + per - 1) / per);
+    begin = team * per + static_cast<int>(threadIdx.x) / 32 * d.cluster + rank;
+    stop = min(runs, (team + 1) * per);
+    newest = team == active - 1 && (runs + d.cluster - 1) % d.cluster == rank;
+  }
+};
+
+template <int D, KvType T, bool F>
+__global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Decode d) {
+  constexpr int kRow = D + 2;  // m, l, o
+  constexpr int kN = D / 32;
+  constexpr bool kAhead = F && D <= 128;  // registers of a larger head do not reach over the wait
+  extern __shared__ float shared[];  // [warps][rows][kRow], then [cluster][rows][2 + D / cluster]
+  __shared__ bool last;
+  pdl_launch();
+  const Attention& a = d.a;
+  const int cluster = d.cluster, team = blockIdx.z / d.n_seqs, item = blockIdx.z - team * d.n_seqs, rank = blockIdx.x, step = cluster * kDecodeWarps;
+  if (cluster > 1) cluster_arrive_relaxed();
+  if constexpr (!F) pdl_wait();
+  const int group = a.heads / a.kv_heads, row_tiles = (group + 15) / 16;
+  const int kv_head = blockIdx.y / row_tiles, first = blockIdx.y % row_tiles * 16, rows = min(16, group - first);
+  const int seq = d.seqs ? d.seqs[item] : item;
+  int len = F ? load_relaxed(a.seq_len + seq) : a.seq_len[seq];
+  const int row = a.cu_q[seq], warp = threadIdx.x / 32;
+  DecodeShare share(d, len, team, rank);
+
+  using Warp = WarpAttention<D, T>;
+  Warp w;
+  w.begin();
+  const Keys keys = keys_of(a, seq, kv_head);
+  const float scale2 = a.scale * 1.4426950408889634f * (a.pool.k_scale ? a.pool.k_scale[kv_head] : 1.0f);
+  const float v_scale = a.pool.v_scale ? a.pool.v_scale[kv_head] : 1.0f;
+  [[maybe_unused]] typename Warp::Run ahead;
+  [[maybe_unused]] bool fetched = false;
+  const __nv_bfloat16* q = a.q + row * a.q_stride + static_cast<std::int64_t>(kv_head * group + first) * D;
+  __shared__ __align__(16) __nv_bfloat16 finished[F ? 16 * D : 1];
+  __shared__ __align__(16) unsigned char fresh[2][F ? D * (T == KvType::kBf16 ? 2 : 1) : 1];  // the new key and value
+  const int per = D / cluster, size = per + 2;  // a block's dimensions; what it leaves of a row
+  const unsigned by_per = (1u << 20) / static_cast<unsigned>(per) + 1;      // quotients of small numbers by it
+  if constexpr (F) {
+    const QkvFinish& f = d.finish;
+    if (team >= share.active && team >= DecodeShare(d, len + 1, team, rank).active) {  // others wait for the kernel before
+      if (cluster > 1) cluster_wait();
+      return;
+    }
+    if constexpr (kAhead) {
+      fetched = share.begin < share.stop;
+      if (fetched) w.load(ahead, keys, (share.run0 + share.begin) * 16, len - 1);
+    }
+    float q_norm[kN], k_norm[kN];
+    load_norm(f, f.q_norm, q_norm);
+    load_norm(f, f.k_norm, k_norm);
+    Rotation<kN> rotation;
+    if (f.cos_sin) rotation.load(f, max(0, load_relaxed(f.position + row)));
+    pdl_wait();
+    const int len_now = a.seq_len[seq], position = f.cos_sin ? f.position[row] : -1;
+    for (;;) {
+      const int heads = rows + 2 * share.newest;
+      for (int h = warp; h < heads; h += 2 * kDecodeWarps) {
+        float v[2][kN];
+        const auto head_of = [&](int i) { return i < rows ? kv_head * group + first + i : a.heads + (i - rows) * a.kv_heads + kv_head; };
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (const int mine = h + i * kDecodeWarps; mine < heads) load_head(f, row, head_of(mine), v[i]);
+        if (f.cos_sin && rotation.position != position) rotation.load(f, position);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int mine = h + i * kDecodeWarps;
+          if (mine >= heads) continue;
+          if (mine < rows) {
+            finish_head(f, f.q_norm != nullptr, q_norm, rotation, shared + warp * D, v[i]);
+#pragma unroll
+            for (int j = 0; j < kN; ++j) finished[mine * D + j * 32 + threadIdx.x % 32] = __float2bfloat16(v[i][j]);
+          } else {
+            if (mine == rows) finish_head(f, f.k_norm != nullptr, k_norm, rotation, shared + warp * D, v[i]);
+            append_head(f, row, head_of(mine), v[i], fresh[mine - rows]);
+          }
+        }
+      }
+      if (len_now == len) break;
+      len = len_now;
+      share = DecodeShare(d, len, team, rank);
+      fetched = false;
+    }
+    __syncthreads();
+    q = finished;
+  }
+  if (team >= share.active) {
+    if (cluster > 1) cluster_wait();
+    return;
+  }
+  w.load_q(w.g < rows ? q + w.g * D : nullptr, w.g + 8 < rows ? q + (w.g + 8) * D : nullptr);
+  const int lo[2] = {share.from, share.from}, hi[2] = {len, len};
+  for (int r = share.begin; r < share.stop; r += step) {
+    const int key = (share.run0 + r) * 16;
+    if (!kAhead || !fetched || r != share.begin) w.load(ahead, keys, key, F ? len - 1 : len);
+    if constexpr (F)
+      if (key + 16 >= len) w.replace(ahead, len - 1 - key, fresh[0], fresh[1]);
+    w.multiply(ahead, key, lo, hi, scale2);
+  }
+  w.end();
+
+  // The warps of this block.
+  float* mine = shared + warp * rows * kRow;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (w.g + 8 * r >= rows) continue;
+    float* to = mine + (w.g + 8 * r) * kRow;
+    w.each(r, [&](int dim, float x) { to[2 + dim] = x; });
+    if (w.t == 0) to[0] = w.m[r], to[1] = w.l[r];
+  }
+  __syncthreads();
+  if (cluster > 1) cluster_wait();  // the others have begun
+  const std::int64_t head0 = static_cast<std::int64_t>(kv_head * group + first);
+  const int active = share.active;
+  // [row][team][rank]
+  float* partial = d.partial + (static_cast<std::int64_t>(item) * a.heads + head0) * d.splits * kRow;
+  const auto left_by = [&](int r, int k) { return partial + static_cast<std::int64_t>(r) * d.splits * kRow + (k * cluster + rank) * size; };
+  const auto leave = [&](int r, int dim, float most, float sum, float o) {  // dim: of this block's
+    if (active == 1) {
+      a.out[row * a.out_stride + (head0 + r) * D + rank * per + dim] = __float2bfloat16(sum > 0 ? o / sum * v_scale : 0.0f);
+    } else {
+      float* to = left_by(r, team);
+      to[2 + dim] = o;
+      if (dim == 0) to[0] = most, to[1] = sum;
+    }
+  };
+  // Of `n` rows of m, l, o, at most kMost: `apart` floats from one to the next.
+  const auto joined = [](auto limit, const float* at, int n, int apart, int dim, float& most, float& sum, float& o) {
+    constexpr int kMost = decltype(limit)::value;
+    float m[kMost], l[kMost], x[kMost];
+#pragma unroll
+    for (int k = 0; k < kMost; ++k) {
+      m[k] = -INFINITY, l[k] = x[k] = 0;
+      if (k < n) m[k] = at[k * apart], l[k] = at[k * apart + 1], x[k] = at[k * apart + 2 + dim];
+    }
+    most = m[0], sum = 0, o = 0;
+#pragma unroll
+    for (int k = 1; k < kMost; ++k) most = fmaxf(most, m[k]);
+#pragma unroll
+    for (int k = 0; k < kMost; ++k) {
+      const float f = most == -INFINITY ? 0.0f : exp2f(m[k] - most);
+      sum += f * l[k];
+      o += f * x[k];
+    }
+  };
+  float* received = shared + kDecodeWarps * rows * kRow;  // [rank of the sender][rows][size]
+  for (int i = threadIdx.x; i < rows * D; i += kDecodeWarps * 32) {
+    const int r = i / D, dim = i % D;
+    float most, sum, o;
+    joined(std::integral_constant<int, kDecodeWarps>{}, shared + r * kRow, kDecodeWarps, rows * kRow, dim, most, sum, o);
+    if (cluster == 1) {
+      leave(r, dim, most, sum, o);
+      continue;
+    }
+    const int owner = static_cast<int>(static_cast<unsigned>(dim) * by_per >> 20), at = dim - owner * per;
+    float* to = received + (rank * rows + r) * size;
+    store_in_cluster(to + 2 + at, static_cast<unsigned>(owner), o);
+    if (at == 0) store_in_cluster(to, static_cast<unsigned>(owner), most), store_in_cluster(to + 1, static_cast<unsigned>(owner), sum);
+  }
+  if (cluster > 1) {
+    __syncwarp();
+    cluster_arrive();
+    cluster_wait();
+    for (int i = threadIdx.x; i < rows * per; i += kDecodeWarps * 32) {
+      const int r = static_cast<int>(static_cast<unsigned>(i) * by_per >> 20), dim = i - r * per;
+      float most, sum, o;
+      joined(std::integral_constant<int, kMostCluster>{}, received + r * size, cluster, rows * size, dim, most, sum, o);
+      leave(r, dim, most, sum, o);
+    }
+  }
+  if (active == 1) return;
+
+  // The clusters of this head: blocks of one rank, which have the same dimensions.
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    std::uint32_t* counter = d.counters + (static_cast<std::int64_t>(item) * gridDim.y + blockIdx.y) * cluster + rank;
+    last = atomicInc(counter, static_cast<unsigned>(active - 1)) == static_cast<unsigned>(active - 1);
+  }
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  // What each team's share counts, once for all dimensions; then sums whose loads do not wait for each other.
+  float *weight = shared, *sums = shared + rows * active;  // [rows, active]
+  for (int i = threadIdx.x; i < rows * active; i += blockDim.x) {
+    const float* at = left_by(i / active, i % active);
+    weight[i] = __ldcg(at);
+    sums[i] = __ldcg(at + 1);
+  }
+  __syncthreads();
+  for (int r = warp; r < rows; r += kDecodeWarps) {
+    float most = -INFINITY, sum = 0;
+    for (int k = 0; k < active; ++k) most = fmaxf(most, weight[r * active + k]);
+    for (int k = 0; k < active; ++k) sum += most == -INFINITY ? 0.0f : exp2f(weight[r * active + k] - most) * sums[r * active + k];
+    __syncwarp();
+    for (int k = threadIdx.x % 32; k < active; k += 32) weight[r * active + k] = sum > 0 ? exp2f(weight[r * active + k] - most) / sum * v_scale : 0.0f;
+  }
+  __syncthreads();
+  const int apart = cluster * size;
+  for (int i = threadIdx.x; i < rows * per; i += kDecodeWarps * 32) {
+    const int r = i / per, dim = i - r * per;
+    const float* at = left_by(r, 0) + 2 + dim;
+    float o = 0;
+    int k = 0;
+    for (; k + 8 <= active; k += 8) {
+      float x[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) x[j] = __ldcg(at + (k + j) * apart);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) o += weight[r * active + k + j] * x[j];
+    }
+    float x[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x[j] = k + j < active ? __ldcg(at + (k + j) * apart) : 0.0f;
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      if (k + j < active) o += weight[r * active + k + j] * x[j];
+    a.out[row * a.out_stride + (head0 + r) * D + rank * per + dim] = __float2bfloat16(o);
+  }
+}
+
+template <int D, KvType T, bool F>
+cudaError_t decode_as(const Decode& d, At at) {
+  const int group = d.a.heads / d.a.kv_heads, row_tiles = (group + 15) / 16;
+  const std::size_t rows = static_cast<std::size_t>(std::min(group, 16));
+  if (d.cluster < 1 || d.cluster > kMostCluster || d.splits % d.cluster || D % d.cluster) return cudaErrorInvalidValue;
+  constexpr std::size_t kMostShared = 96 << 10;
+  // The warps' shares and those of other blocks; later in the same place what each cluster's share counts; before
+  // that a head for each warp.
+  const std::size_t warps = kDecodeWarps * rows * (D + 2), blocks = rows * static_cast<std::size_t>(D + 2 * d.cluster);
+  const std::size_t smem = sizeof(float) * std::max({warps + blocks, 2 * rows * static_cast<std::size_t>(d.splits / d.cluster), static_cast<std::size_t>(kDecodeWarps * D)});
+  if (smem > kMostShared) return cudaErrorInvalidValue;
+  static const cudaError_t opted = [&] {
+    const cudaError_t e = cudaFuncSetAttribute(attention_decode_kernel<D, T, F>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMostShared));
+    return e == cudaSuccess ? beside_others(attention_decode_kernel<D, T, F>) : e;
+  }();
+  if (opted != cudaSuccess) return opted;
+  return launch_clusters(attention_decode_kernel<D, T, F>, d.cluster,
+                         dim3(static_cast<unsigned>(d.cluster), static_cast<unsigned>(d.a.kv_heads * row_tiles), static_cast<unsigned>(d.splits / d.cluster * d.n_seqs)), dim3(kDecodeWarps * 32), smem, at, d);
+}
+
+}  // namespace qengine::cuda
