@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "core/base/checked.hpp"
 #include "core/base/error.hpp"
@@ -115,6 +114,7 @@ void CpuRunner::run_layer(int index, std::int64_t m) {
   // a holds the normed rows already.
   w.qkv->run(a, a_stride_, b, b_stride_, m);
   for_rows(m, 4 * w.qkv->n(), [&](std::int64_t r) { finish_qkv(index, r); });
+  if (observer_) observer_->keys_values(index, b + config_.q_size(), b + config_.q_size() + config_.kv_size(), m, b_stride_);
   attend(index, m);
   if (f16_ || trace_) for_rows(m, hidden, [&](std::int64_t r) { activations(a + r * a_stride_, config_.q_size()); });
   w.o->run(a, a_stride_, b, b_stride_, m);
@@ -179,6 +179,7 @@ void CpuRunner::forward(std::span<const RunSpan> spans) {
   for (int l = 0; l < config_.num_layers; ++l) {
     if (trace_) trace_->now = l;
     run_layer(l, m);
+    if (observer_) observer_->after_layer(l, x_.get(), m, hidden);
   }
 }
 
@@ -193,15 +194,11 @@ void CpuRunner::logits(std::span<const std::int32_t> rows, float* out) {
 }
 
 std::string CpuRunner::diagnose(const RunSpan& token) {
-  Trace trace;
+  ActivationTrace trace;
   trace_ = &trace;
   forward({&token, 1});
   trace_ = nullptr;
-  // "6.5e4": as people write it.
-  const int exponent = trace.largest > 0 ? static_cast<int>(std::floor(std::log10(static_cast<double>(trace.largest)))) : 0;
-  char text[96];
-  std::snprintf(text, sizeof text, "(%s, largest activation %.1fe%d)", f16_ ? "float16" : "float32", static_cast<double>(trace.largest) / std::pow(10.0, exponent), exponent);
-  return (trace.layer >= 0 ? "in layer " + std::to_string(trace.layer) : std::string("in lm_head")) + " " + text;
+  return trace.text(f16_ ? "float16" : "float32");
 }
 
 }  // namespace qengine

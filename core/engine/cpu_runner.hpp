@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/base/thread_pool.hpp"
+#include "core/engine/activation_trace.hpp"
 #include "core/engine/plugin_kv.hpp"
 #include "core/engine/runner.hpp"
 #include "core/engine/weights.hpp"
@@ -43,18 +44,13 @@ class CpuRunner final : public Runner {
   void forward(std::span<const RunSpan> spans) override;
   void logits(std::span<const std::int32_t> rows, float* out) override;
   std::string diagnose(const RunSpan& token) override;
+  void observe(RunObserver* observer) override { observer_ = observer; }
   std::uint64_t kv_bytes() const override { return cache_ ? cache_->bytes() : plugin_kv_->bytes(); }
   std::uint64_t workspace_bytes() const override;
 
   const Weights& weights() const { return weights_; }
 
  private:
-  struct Trace {
-    int layer = -1;  // where something was not finite first
-    int now = 0;
-    float largest = 0;
-  };
-
   template <class F>
   void for_rows(std::int64_t rows, std::int64_t cost, F&& f);
   void run_layer(int index, std::int64_t m);
@@ -77,7 +73,8 @@ class CpuRunner final : public Runner {
   std::vector<std::int32_t> ids_, positions_;
   std::vector<std::int64_t> slots_;  // block * block_size + offset
   std::vector<AttnSeq> seqs_, fetched_;
-  Trace* trace_ = nullptr;  // only in diagnose()
+  ActivationTrace* trace_ = nullptr;  // only in diagnose()
+  RunObserver* observer_ = nullptr;
 };
 
 }  // namespace qengine

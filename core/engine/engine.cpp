@@ -60,6 +60,10 @@ std::int64_t Engine::max_model_len() const { return impl_->max_model_len; }
 double Engine::load_seconds() const { return impl_->load_seconds; }
 Json Engine::kv_report() const { return impl_->kv_report; }
 
+const std::vector<std::pair<std::string, double>>& Engine::load_phases() const { return impl_->load_phases; }
+
+DeviceMemory Engine::device_memory() const { return impl_->device_memory(); }
+
 MemoryReport Engine::memory() const {
   return {impl_->weights_bytes, impl_->runner->kv_bytes(), impl_->runner->workspace_bytes() + static_cast<std::uint64_t>(impl_->runner->max_logit_rows() * impl_->config.vocab_size) * sizeof(float), peak_rss()};
 }
@@ -69,11 +73,17 @@ EngineStats Engine::stats() const {
   return impl_->stats;
 }
 
+void Engine::drop_prefix_cache() {
+  impl_->run_task([this] { impl_->scheduler->drop_prefix_cache(); });
+}
+
 RequestId Engine::submit(Request request) {
   std::vector<Request> one;
   one.push_back(std::move(request));
   return impl_->submit(std::move(one)).front();
 }
+
+std::vector<RequestId> Engine::submit(std::vector<Request> requests) { return impl_->submit(std::move(requests)); }
 
 std::vector<RequestId> Engine::Impl::submit(std::vector<Request> requests) {
   for (const Request& r : requests) {
@@ -149,16 +159,16 @@ std::vector<std::vector<Output>> Engine::generate(std::vector<Request> requests,
   return out;
 }
 
-void Engine::all_logits(std::span<const std::int32_t> ids, const std::function<void(std::int64_t, std::span<const float>)>& sink) {
-  Impl& s = *impl_;
+// One sequence through the layers, in chunks: each(first, rows of it) after each, with the sequence's block table.
+void Engine::Impl::run_sequence(std::span<const std::int32_t> ids, const std::function<void(std::int64_t, std::int64_t, std::span<const BlockId>)>& each) {
   for (const std::int32_t t : ids)
-    if (t < 0 || t >= s.config.vocab_size)
-      throw Error("E107", "the text holds token id " + std::to_string(t)).hint("allowed: token ids 0 to " + std::to_string(s.config.vocab_size - 1));
-  if (std::ssize(ids) > s.max_model_len)
-    throw Error("E502", "maximum context length is " + std::to_string(s.max_model_len) + " tokens; the text has " + std::to_string(ids.size()))
+    if (t < 0 || t >= config.vocab_size)
+      throw Error("E107", "the text holds token id " + std::to_string(t)).hint("allowed: token ids 0 to " + std::to_string(config.vocab_size - 1));
+  if (std::ssize(ids) > max_model_len)
+    throw Error("E502", "maximum context length is " + std::to_string(max_model_len) + " tokens; the text has " + std::to_string(ids.size()))
         .hint("shorten it, or raise --max-model-len as far as the model and the KV cache allow");
-  s.run_task([&] {
-    BlockManager& blocks = s.scheduler->blocks();
+  run_task([&] {
+    BlockManager& blocks = scheduler->blocks();
     std::vector<BlockId> table;
     const struct Release {
       BlockManager& blocks;
@@ -172,25 +182,42 @@ void Engine::all_logits(std::span<const std::int32_t> ids, const std::function<v
       if (!id) throw Error("E404", "the KV cache is in use by requests").hint("wait for them, or raise --kv-cache-memory-bytes");
       table.push_back(*id);
     }
-    std::vector<std::int32_t> rows;
-    for (std::int64_t first = 0; first < std::ssize(ids); first += s.runner->max_rows()) {
-      const std::int64_t n = std::min(s.runner->max_rows(), std::ssize(ids) - first);
+    for (std::int64_t first = 0; first < std::ssize(ids); first += runner->max_rows()) {
+      const std::int64_t n = std::min(runner->max_rows(), std::ssize(ids) - first);
       const RunSpan span{ids.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n)), first, table};
-      s.runner->forward({&span, 1});
-      for (std::int64_t r = 0; r < n; r += s.runner->max_logit_rows()) {
-        rows.clear();
-        for (std::int64_t i = r; i < std::min(n, r + s.runner->max_logit_rows()); ++i) rows.push_back(static_cast<std::int32_t>(i));
-        s.runner->logits(rows, s.logits.get());
-        for (std::size_t i = 0; i < rows.size(); ++i) {
-          const std::int64_t v = s.config.vocab_size, at = first + rows[i];
-          const std::span<const float> row(s.logits.get() + static_cast<std::int64_t>(i) * v, static_cast<std::size_t>(v));
-          if (!kernels().argmax(row.data(), v).finite)
-            throw not_finite(*s.runner, {ids.subspan(static_cast<std::size_t>(at), 1), at, table}, s.f16);
-          sink(at, row);
-        }
+      runner->forward({&span, 1});
+      each(first, n, table);
+    }
+  });
+}
+
+void Engine::all_logits(std::span<const std::int32_t> ids, const std::function<void(std::int64_t, std::span<const float>)>& sink) {
+  Impl& s = *impl_;
+  std::vector<std::int32_t> rows;
+  s.run_sequence(ids, [&](std::int64_t first, std::int64_t n, std::span<const BlockId> table) {
+    for (std::int64_t r = 0; r < n; r += s.runner->max_logit_rows()) {
+      rows.clear();
+      for (std::int64_t i = r; i < std::min(n, r + s.runner->max_logit_rows()); ++i) rows.push_back(static_cast<std::int32_t>(i));
+      s.runner->logits(rows, s.logits.get());
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const std::int64_t v = s.config.vocab_size, at = first + rows[i];
+        const std::span<const float> row(s.logits.get() + static_cast<std::int64_t>(i) * v, static_cast<std::size_t>(v));
+        if (!kernels().argmax(row.data(), v).finite)
+          throw not_finite(*s.runner, {ids.subspan(static_cast<std::size_t>(at), 1), at, table}, s.f16);
+        sink(at, row);
       }
     }
   });
+}
+
+void Engine::observe(std::span<const std::int32_t> ids, RunObserver& observer) {
+  Impl& s = *impl_;
+  s.runner->observe(&observer);
+  const struct Leave {
+    Runner& runner;
+    ~Leave() { runner.observe(nullptr); }
+  } leave{*s.runner};
+  s.run_sequence(ids, [](std::int64_t, std::int64_t, std::span<const BlockId>) {});
 }
 
 // ---- the engine thread ---------------------------------------------------------------------------
@@ -286,6 +313,7 @@ void Engine::Impl::run_items(std::vector<Step::Item> items) {
   std::vector<Wanted> wanted;
   std::vector<SampleResult> chosen;
   std::vector<std::int32_t> rows;
+  std::vector<Runner::Greedy> best;
   std::vector<std::pair<LiveRequest*, SampleResult>> results;
   std::vector<std::pair<LiveRequest*, std::string>> failed;
 
@@ -295,15 +323,25 @@ void Engine::Impl::run_items(std::vector<Step::Item> items) {
       const std::size_t n = std::min(wanted.size() - begin, static_cast<std::size_t>(runner->max_logit_rows()));
       rows.clear();
       for (std::size_t i = 0; i < n; ++i) rows.push_back(wanted[begin + i].row);
-      runner->logits(rows, logits.get());
       chosen.assign(n, {});
-      pool->parallel_for(static_cast<std::int64_t>(n), [&](std::int64_t i) {
-        const Wanted& w = wanted[begin + static_cast<std::size_t>(i)];
-        const std::span<const float> row(logits.get() + i * v, static_cast<std::size_t>(v));
-        SampleResult& c = chosen[static_cast<std::size_t>(i)];
-        if (w.chooses) c = w.request->sampler->sample(row);
-        else if (!kernels().argmax(row.data(), v).finite) c.status = SampleResult::Status::kNonFinite;
-      });
+      best.resize(n);
+      const bool plain = std::all_of(wanted.begin() + static_cast<std::ptrdiff_t>(begin), wanted.begin() + static_cast<std::ptrdiff_t>(begin + n),
+                                     [](const Wanted& w) { return w.chooses && w.request->sampler->plain_greedy(); });
+      if (plain && runner->greedy(rows, setup.limit, best.data())) {
+        for (std::size_t i = 0; i < n; ++i) {
+          chosen[i].token = best[i].token;
+          if (!best[i].finite) chosen[i].status = SampleResult::Status::kNonFinite;
+        }
+      } else {
+        runner->logits(rows, logits.get());
+        pool->parallel_for(static_cast<std::int64_t>(n), [&](std::int64_t i) {
+          const Wanted& w = wanted[begin + static_cast<std::size_t>(i)];
+          const std::span<const float> row(logits.get() + i * v, static_cast<std::size_t>(v));
+          SampleResult& c = chosen[static_cast<std::size_t>(i)];
+          if (w.chooses) c = w.request->sampler->sample(row);
+          else if (!kernels().argmax(row.data(), v).finite) c.status = SampleResult::Status::kNonFinite;
+        });
+      }
       for (std::size_t i = 0; i < n; ++i) {
         const Wanted& w = wanted[begin + i];
         if (std::ranges::any_of(failed, [&](const auto& f) { return f.first == w.request; })) continue;
@@ -331,6 +369,7 @@ void Engine::Impl::run_items(std::vector<Step::Item> items) {
     std::int64_t used = 0;
     for (const Step::Item& item : items) {
       LiveRequest* r = by_sequence.at(item.seq);
+      r->begin();
       for (std::int64_t done = 0; done < item.count;) {
         const std::int64_t n = std::min(item.count - done, runner->max_rows() - used), first = item.first + done;
         spans.push_back({{item.seq->tokens.data() + first, static_cast<std::size_t>(n)}, first, item.seq->blocks});
@@ -355,11 +394,13 @@ void Engine::Impl::run_items(std::vector<Step::Item> items) {
   }
   scheduler->commit();
 
-  std::int64_t prompt_tokens = 0;
-  for (const Step::Item& item : items) prompt_tokens += std::max<std::int64_t>(0, std::min(item.first + item.count, item.seq->prompt_len) - item.first);
+  std::int64_t prompt_tokens = 0, tokens = 0;
+  for (const Step::Item& item : items) tokens += item.count, prompt_tokens += std::max<std::int64_t>(0, std::min(item.first + item.count, item.seq->prompt_len) - item.first);
   {
     const std::lock_guard lock(stats_mutex);
     ++stats.steps;
+    ++stats.steps_of[static_cast<std::size_t>(std::ranges::lower_bound(kStepTokenEdges, tokens) - kStepTokenEdges.begin())];
+    stats.step_tokens += tokens;
     stats.prompt_tokens += prompt_tokens;
     stats.generated_tokens += std::ssize(results);
     for (const auto& f : failed) stats.nonfinite += f.second.starts_with("E406");

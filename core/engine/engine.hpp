@@ -6,6 +6,7 @@
 // is recomputed later.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
@@ -26,8 +27,19 @@
 
 namespace qengine {
 
+struct DummyModel;
+
+// What a load is about to take of its device's memory, known before a byte of weights is read.
+struct LoadPlan {
+  std::string device;
+  std::uint64_t weights_bytes = 0, load_temp_bytes = 0, kv_bytes = 0;
+  std::uint64_t free_bytes = 0;  // of what this load may use
+  std::uint64_t need_bytes() const { return weights_bytes + load_temp_bytes + kv_bytes; }
+};
+
 struct EngineOptions {
   std::filesystem::path model;
+  std::shared_ptr<const DummyModel> dummy;  // instead of `model`: made-up weights
   std::filesystem::path tokenizer;      // empty: the model's
   PluginHostOptions plugins;
   FormatOptions format;
@@ -49,7 +61,10 @@ struct EngineOptions {
   double gpu_memory_utilization = 0.92;
   std::int64_t num_gpu_blocks_override = 0;  // 0: as many KV blocks as fit
   bool enforce_eager = false;
+  bool programmatic_launch = true;  // on a GPU: kernels may start while the one before ends
   std::int32_t max_logprobs = 20;            // most that a request may ask for; -1: all
+  // Called once everything is planned and nothing is read: what it throws ends the load. May be empty.
+  std::function<void(const LoadPlan&)> admit;
   // 0..1 while loading; may be empty.
   std::function<void(double fraction, const std::string& what)> progress;
 };
@@ -72,6 +87,7 @@ struct Output {
   // hold the prompt's own token, then the k best, best first (it may be among them again).
   std::vector<std::vector<TokenLogprob>> prompt_logprobs;
   std::int32_t cached_tokens = 0;
+  double queue_s = 0;  // first event only: from submit to the first step
 };
 
 struct Request {
@@ -81,12 +97,25 @@ struct Request {
   std::function<void(const Output&)> on_output;
 };
 
+class RunObserver;
+
 using RequestId = std::uint64_t;
+
+// How many tokens steps held: 1, up to 8, up to 16, ... up to 16384, more.
+inline constexpr std::array<std::int64_t, 13> kStepTokenEdges = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 
 struct EngineStats {
   std::int64_t running = 0, waiting = 0, kv_blocks_total = 0, kv_blocks_used = 0, preemptions = 0;
   std::int64_t prompt_tokens = 0, generated_tokens = 0, steps = 0, prefix_queries = 0, prefix_hits = 0;
   std::int64_t nonfinite = 0;  // requests that ended with E406
+  std::array<std::int64_t, kStepTokenEdges.size() + 1> steps_of{};  // steps by their tokens
+  std::int64_t step_tokens = 0;                                     // of all steps
+};
+
+// A device's memory, whoever holds it.
+struct DeviceMemory {
+  std::uint64_t total = 0, free = 0;                  // free as the driver or the system says, now
+  std::uint64_t graphs = 0, loading = 0, context = 0;  // held by this process beyond MemoryReport; context: and by others when it came
 };
 
 struct MemoryReport {
@@ -107,12 +136,20 @@ class Engine {
   const EngineOptions& options() const;  // with every default filled in
   std::int64_t max_model_len() const;
   double load_seconds() const;
+  // Its phases, in order: open, read (packing included: pages are read while they are packed), and on a GPU warmup and capture.
+  const std::vector<std::pair<std::string, double>>& load_phases() const;
   MemoryReport memory() const;
+  DeviceMemory device_memory() const;  // [any]
   EngineStats stats() const;  // [any]
+  // Forgets every prefix: running requests keep their blocks, but no new one joins them. Waits for the step that runs.
+  void drop_prefix_cache();
   Json kv_report() const;     // {"plugin","dtype","bytes_per_token","scale_source"}
 
   // [any thread]. Throws Error E502 when prompt + max_tokens does not fit, E1xx for bad parameters.
   RequestId submit(Request request);
+  // All or none of them; an engine that has nothing else to do begins them in one step, so that what shares a step does not
+  // depend on how fast the caller is.
+  std::vector<RequestId> submit(std::vector<Request> requests);
   void cancel(RequestId id);  // its last Output has FinishReason::kAborted; unknown ids are ignored
   // A paused request keeps its place and its blocks but takes part in no step: its reader is slow.
   void pause(RequestId id, bool paused);
@@ -121,9 +158,14 @@ class Engine {
   std::vector<std::vector<Output>> generate(std::vector<Request> requests, const std::atomic<bool>* stop = nullptr);
 
   // Logits of every position of one sequence, rows handed out in order: sink(position, row [V]).
-  // Goes through the same layers and KV cache as a request, in chunks. Not while requests run.
+  // Goes through the same layers and KV cache as a request, in chunks, on the engine's thread: requests that run wait
+  // for the whole of it. Throws Error E404 when they leave too few blocks.
   void all_logits(std::span<const std::int32_t> ids,
                   const std::function<void(std::int64_t position, std::span<const float> logits)>& sink);
+
+  // The same without logits: one sequence through the layers, shown to `observer` in chunks of rows. Throws Error E107 where
+  // the device cannot show them.
+  void observe(std::span<const std::int32_t> ids, RunObserver& observer);
 
   struct Impl;
 

@@ -29,6 +29,8 @@ struct Engine::Impl {
   Json kv_report;
   std::int64_t max_model_len = 0;
   double load_seconds = 0;
+  std::vector<std::pair<std::string, double>> load_phases;
+  std::function<DeviceMemory()> device_memory;
   bool f16 = false;  // activations are rounded to float16
   LiveRequest::Setup setup;
 
@@ -63,6 +65,7 @@ struct Engine::Impl {
   void fail_all(const std::vector<Step::Item>& items, const std::string& why);
   void abort_all();
   void publish();
+  void run_sequence(std::span<const std::int32_t> ids, const std::function<void(std::int64_t first, std::int64_t rows, std::span<const BlockId> table)>& each);
   void run_task(std::function<void()> task);  // on the engine thread, between steps; waits
 };
 

@@ -9,7 +9,7 @@ namespace qengine {
 
 LiveRequest::LiveRequest(RequestId number, Request r, const Setup& setup)
     : id(number), request(std::move(r)), eos_(setup.eos), max_model_len_(setup.max_model_len),
-      stop_(request.sampling.stop, request.sampling.include_stop_str_in_output) {
+      stop_(request.sampling.stop, request.sampling.include_stop_str_in_output, request.sampling.prelude) {
   const SamplingParams& p = request.sampling;
   seq.prompt_len = std::ssize(request.prompt);
   seq.tokens.reserve(request.prompt.size() + static_cast<std::size_t>(std::min<std::int64_t>(p.max_tokens, 4096)));
@@ -35,6 +35,10 @@ void LiveRequest::add_prompt_row(std::int64_t position, const RawLogprobs& logpr
     for (const TokenLogprob& t : logprobs.best(request.sampling.prompt_logprobs)) entry.push_back(t);
 }
 
+void LiveRequest::begin() {
+  if (queue_s_ < 0) queue_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - submitted_).count();
+}
+
 Output LiveRequest::accept(const SampleResult& chosen) {
   const SamplingParams& p = request.sampling;
   const std::int32_t token = chosen.token;
@@ -48,12 +52,12 @@ Output LiveRequest::accept(const SampleResult& chosen) {
 
   if (std::ranges::find(ends_, token) != ends_.end()) {
     out.stop_token = true;
-    out.finish = FinishReason::kStop;
+    out.finish = p.constraint && p.constraint->cut() ? FinishReason::kLength : FinishReason::kStop;
     if (std::ranges::find(eos_, token) == eos_.end()) {
       out.stop_reason = std::to_string(token);
       if (decoder_ && p.include_stop_str_in_output) out.text = stop_.push(decoder_->push(token), false).text;
     }
-    if (decoder_) out.text += stop_.push(decoder_->flush(), false).text;
+    if (decoder_) out.text += stop_.push(decoder_->flush(), false).text + stop_.flush();
     finished_ = true;
     return out;
   }
@@ -67,6 +71,13 @@ Output LiveRequest::accept(const SampleResult& chosen) {
       finished_ = true;
       return out;
     }
+  }
+  if (p.constraint && p.constraint->complete()) {
+    Output last = end(p.constraint->cut() ? FinishReason::kLength : FinishReason::kStop);
+    out.text += last.text;
+    out.finish = last.finish;
+    out.stop_reason = last.stop_reason;
+    return out;
   }
   if (sampler->generated() >= p.max_tokens || std::ssize(seq.tokens) >= max_model_len_) {
     Output last = end(FinishReason::kLength);
@@ -98,6 +109,7 @@ Output LiveRequest::end(FinishReason why, std::string error) {
 void LiveRequest::emit(Output&& out) {
   if (first_) {
     first_ = false;
+    out.queue_s = std::max(0.0, queue_s_);
     out.cached_tokens = static_cast<std::int32_t>(seq.cached_tokens);
     if (out.finish != FinishReason::kAborted && out.finish != FinishReason::kError) out.prompt_logprobs = std::move(prompt_logprobs_);
     prompt_logprobs_.clear();

@@ -2,6 +2,7 @@
 // when it ends; the engine thread is the only one that touches it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -33,6 +34,7 @@ class LiveRequest {
   Output end(FinishReason why, std::string error = {});
 
   bool finished() const { return finished_; }
+  void begin();  // a step runs it; the first one ends its time in the queue
   void emit(Output&& out);  // adds what the first event carries, and calls back
 
   // Prompt log-probabilities still to be taken: logits of position p describe token p + 1.
@@ -50,6 +52,8 @@ class LiveRequest {
   std::optional<StreamDecoder> decoder_;
   StopChecker stop_;
   std::vector<std::vector<TokenLogprob>> prompt_logprobs_;
+  std::chrono::steady_clock::time_point submitted_ = std::chrono::steady_clock::now();
+  double queue_s_ = -1;  // not begun
   bool first_ = true, finished_ = false;
 };
 

@@ -8,6 +8,8 @@
 #include <span>
 #include <string>
 
+#include "core/base/error.hpp"
+#include "core/engine/run_observer.hpp"
 #include "core/kv/block_manager.hpp"
 
 namespace qengine {
@@ -34,9 +36,22 @@ class Runner {
   // Logits of some rows of the last forward(), in host memory: out [rows, vocab_size].
   virtual void logits(std::span<const std::int32_t> rows, float* out) = 0;
 
+  // The best of the ids below `limit` for some rows of the last forward(), and whether all logits of the
+  // row are finite. False: this runner leaves that to whoever reads logits().
+  struct Greedy {
+    std::int32_t token = 0;  // lowest of equals
+    bool finite = true;
+  };
+  virtual bool greedy(std::span<const std::int32_t> /*rows*/, std::int32_t /*limit*/, Greedy* /*out*/) { return false; }
+
   // Why one token's logits are not finite: runs it again and looks. "in layer 11 (float16, largest
   // activation 6.5e4)".
   virtual std::string diagnose(const RunSpan& token) = 0;
+
+  // Shows the passes from here on to `observer` (borrowed; null: nobody). Throws Error E107 where the device cannot.
+  virtual void observe(RunObserver* observer) {
+    if (observer) throw Error("E107", "layers cannot be watched on this device").hint("--device cpu can");
+  }
 
   virtual std::uint64_t kv_bytes() const = 0;
   virtual std::uint64_t workspace_bytes() const = 0;

@@ -26,16 +26,24 @@ std::int64_t number_in(const char* file) {  // -1: absent or "max"
   return in >> n ? n : -1;
 }
 
-}  // namespace
-
-std::int64_t free_memory() {
-  std::int64_t available = 0;
+std::int64_t in_meminfo(const std::string& name) {
   std::ifstream in("/proc/meminfo");
   for (std::string key; in >> key;) {
-    std::int64_t kib = 0;
-    if (key == "MemAvailable:" && in >> kib) available = kib * 1024;
+    if (std::int64_t kib = 0; key == name && in >> kib) return kib * 1024;
     in.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
+  return 0;
+}
+
+}  // namespace
+
+std::int64_t total_memory() {
+  const std::int64_t total = in_meminfo("MemTotal:"), limit = number_in("/sys/fs/cgroup/memory.max");
+  return limit > 0 ? std::min(total, limit) : total;
+}
+
+std::int64_t free_memory() {
+  std::int64_t available = in_meminfo("MemAvailable:");
   const std::int64_t limit = number_in("/sys/fs/cgroup/memory.max"), used = number_in("/sys/fs/cgroup/memory.current");
   if (limit > 0 && used >= 0) available = std::min(available, std::max<std::int64_t>(0, limit - used));
   return available;

@@ -24,6 +24,7 @@ struct KvSize {
 // can use. Throws Error E404 when one sequence of an asked length does not fit.
 KvSize kv_size(const KvLimits& limits);
 
+std::int64_t total_memory();  // of the machine, or what the cgroup allows when that is less
 std::int64_t free_memory();  // MemAvailable, or what the cgroup leaves when that is less
 
 }  // namespace qengine

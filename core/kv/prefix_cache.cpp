@@ -70,4 +70,9 @@ void PrefixCache::erase(BlockId block) {
   by_block_.erase(it);
 }
 
+void PrefixCache::clear() {
+  entries_.clear();
+  by_block_.clear();
+}
+
 }  // namespace qengine

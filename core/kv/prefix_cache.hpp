@@ -43,6 +43,7 @@ class PrefixCache {
   Hit insert(Node parent, std::string_view salt, std::span<const std::int32_t> tokens, BlockId block);
 
   void erase(BlockId block);  // no-op for blocks that are not in the cache
+  void clear();               // nothing that was inserted so far is found again
   std::size_t size() const { return by_block_.size(); }
 
  private:
