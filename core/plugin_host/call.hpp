@@ -46,8 +46,10 @@ class CallScope {
   Call& call_;
 };
 
-// On SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT: writes one line to stderr, naming the plugin, layer
-// and call if a plugin was running, then dies of the signal as before.
+// On SIGSEGV, SIGFPE, SIGILL and SIGABRT: writes one line to stderr, naming the plugin, layer and call if a
+// plugin was running, then dies of the signal as before. So on SIGBUS too, unless it came from reading a
+// file that was cut while it was mapped: that ends the program with its name (E201) and exit code 3.
 void install_crash_handler();
+void install_cut_file_handler();  // the part about SIGBUS alone, where a sanitizer says more about the others
 
 }  // namespace qengine

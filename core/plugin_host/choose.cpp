@@ -23,19 +23,6 @@ std::string with_article(const std::string& method) {
   return (vowels.find(word[0]) != std::string_view::npos ? "an " : "a ") + word;
 }
 
-bool condition_holds(const std::string& condition, const std::string& method) {
-  if (condition.empty()) return true;
-  for (std::size_t at = 0; at <= condition.size();) {
-    const std::size_t end = std::min(condition.find(',', at), condition.size());
-    std::string one = condition.substr(at, end - at);
-    one.erase(0, one.find_first_not_of(' '));
-    one.erase(one.find_last_not_of(' ') + 1);
-    if (one == method) return true;
-    at = end + 1;
-  }
-  return false;
-}
-
 std::string text_at(const Json& config, std::initializer_list<const char*> keys) {
   if (!config.is_object()) return {};
   for (const char* key : keys)
@@ -47,6 +34,19 @@ std::string text_at(const Json& config, std::initializer_list<const char*> keys)
 }
 
 }  // namespace
+
+bool condition_holds(const std::string& condition, std::string_view method) {
+  if (condition.empty()) return true;
+  for (std::size_t at = 0; at <= condition.size();) {
+    const std::size_t end = std::min(condition.find(',', at), condition.size());
+    std::string one = condition.substr(at, end - at);
+    one.erase(0, one.find_first_not_of(' '));
+    one.erase(one.find_last_not_of(' ') + 1);
+    if (one == method) return true;
+    at = end + 1;
+  }
+  return false;
+}
 
 std::string quant_method_of(const Checkpoint& checkpoint) {
   const std::string method = text_at(checkpoint.quant_config(), {"quant_method"});
@@ -133,7 +133,13 @@ void PluginHost::warn_deprecated(const PluginAlias& a, const std::string& writte
   }
   e.hint(hint + "; --deny-deprecated makes this an error");
   const std::lock_guard lock(impl_->mutex);
+  impl_->deprecated_met.insert(a.alias);
   if (impl_->warned.insert(a.owner + " " + a.alias + " " + a.condition).second) log("plugins").warn("{}", e.what());
+}
+
+std::vector<std::string> PluginHost::deprecated_met() const {
+  const std::lock_guard lock(impl_->mutex);
+  return {impl_->deprecated_met.begin(), impl_->deprecated_met.end()};
 }
 
 PluginChoice PluginHost::choose_value(const std::string& flag, std::string_view value) const {
@@ -237,7 +243,10 @@ PluginChoice PluginHost::choose_quantization(std::string_view value_view, const 
     const std::string dtype = text_at(checkpoint.config(), {"dtype", "torch_dtype"});
     Error e("E105", "--quantization " + value + " needs " + with_article(wants.empty() ? value : wants) + " checkpoint; this one is not quantized" +
                         (dtype.empty() ? "" : " (" + dtype + ")"));
-    e.from("looked in config.json (also text_config), quantize_config.json, quant_config.json, hf_quant_config.json");
+    std::string looked = "looked in config.json (also text_config)";
+    for (const QuantDialect& d : dialects())
+      if (!d.file.empty() && looked.find(d.file) == std::string::npos) looked += ", " + d.file;
+    e.from(looked);
     // Of the schemes that quantize at load, the one with a scale for each output channel loses least for its size.
     std::string online;
     for (const auto& p : impl_->plugins) {

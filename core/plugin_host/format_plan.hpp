@@ -32,6 +32,12 @@ struct PartSpec {
   std::string name;  // "model.layers.0.self_attn.q_proj"
   std::int64_t n = 0;
   bool bias = false;  // the architecture has one; core adds it from NAME.bias
+  // Where the checkpoint holds it as rows [first, first + n) of a larger module: gate and up stored as one
+  // gate_up_proj, an embedding with more rows than the vocabulary. Empty: it is a module of its own.
+  std::string stored{};
+  std::int64_t stored_n = 0, first = 0;
+
+  const std::string& module() const { return stored.empty() ? name : stored; }
 };
 
 // Matrices that share their input, and that core would like to run as one product.
@@ -94,6 +100,14 @@ std::string format_table(std::span<const LayerReport> report, bool expand, std::
 // "9.1 KiB", "280.5 MiB", "2.48 GiB".
 std::string format_bytes(std::uint64_t bytes);
 
+// A tensor that a plugin asks the checkpoint for.
+struct TensorWish {
+  std::string name;
+  bool required = false;
+  std::uint64_t dtypes = 0;         // 1 << dtype; 0: any
+  std::vector<std::int64_t> shape;  // empty when not every dimension is said
+};
+
 struct PluginScore {
   const Plugin* plugin = nullptr;
   int score = 0;
@@ -115,6 +129,15 @@ class Linear {
   void dequant(std::int64_t n_begin, std::int64_t n_end, float* out) const;
   bool has_rows() const;
   void rows(const std::int32_t* ids, std::int64_t n, float* out) const;  // embedding lookup, [n, k]
+
+  // ---- on a GPU: all pointers are the device's, work is enqueued and not waited for ----
+  // What the product does at m rows: the steps around it that it takes over, and whether it may be
+  // captured. Parts that did not fuse take no steps. REQUIRES: m at most the plan's m_max.
+  qe_regime regime(std::int64_t m) const;
+  std::uint64_t workspace_bytes() const;  // the most that any regime asks for
+  // `run` as in qe_run, with `out` for all parts side by side. [step]
+  void enqueue(const qe_run& run) const;
+  void enqueue_rows(const std::int32_t* ids, std::int64_t n, qe_tensor out, qe_stream stream) const;
   std::uint64_t bytes(int mem) const;  // QE_MEM_*
 
   struct Impl;
@@ -139,6 +162,7 @@ class FormatPlan {
   std::vector<std::string> ignored_tensors() const;  // "NAME (rule)"
   std::vector<std::string> unused_rules() const;
   std::vector<std::string> warnings() const;       // the W-lines, for reports; already logged
+  std::vector<TensorWish> wishes() const;          // of all layers, in layer order
   std::uint64_t weight_bytes() const;
   std::uint64_t load_temp_bytes() const;           // largest of any layer
 

@@ -8,6 +8,8 @@
 
 #include "core/base/log.hpp"
 #include "core/base/thread_pool.hpp"
+#include "core/device/gemm.hpp"
+#include "core/device/gpu.hpp"
 #include "core/model/text.hpp"
 #include "core/plugin_host/call.hpp"
 
@@ -69,10 +71,8 @@ qe_status host_alloc(void* self, const qe_device* device, std::uint64_t bytes, s
 
 void host_free(void* self, const qe_device*, void* p) noexcept { services(self).free(p); }
 
-qe_status host_upload(void*, void* dst, const void* src, std::uint64_t bytes, qe_stream) noexcept {
-  if (bytes && (!dst || !src)) return QE_E_ARGUMENT;
-  if (bytes) std::memcpy(dst, src, bytes);
-  return QE_OK;
+qe_status host_upload(void* self, void* dst, const void* src, std::uint64_t bytes, qe_stream stream) noexcept {
+  return services(self).upload(dst, src, bytes, stream);
 }
 
 void host_parallel_for(void*, std::int64_t n, void (*body)(void*, std::int64_t), void* arg) noexcept {
@@ -216,7 +216,13 @@ bool host_cancelled(void*) noexcept {
   return call && call->cancel && call->cancel->load(std::memory_order_relaxed);
 }
 
-const void* host_extension(void*, const char*) noexcept { return nullptr; }
+const void* host_extension(void*, const char* id) noexcept {
+  try {
+    return id && std::string_view(id) == QE_GEMM_ID ? dense_gemm() : nullptr;
+  } catch (...) {
+    return nullptr;
+  }
+}
 
 }  // namespace
 
@@ -279,8 +285,9 @@ void PluginServices::reset_peak() {
 qe_status PluginServices::alloc(const qe_device* device, std::uint64_t bytes, std::uint64_t align, int mem, void** out) noexcept {
   if (!out || mem < QE_MEM_WEIGHT || mem > QE_MEM_LOAD_TEMP || (align & (align - 1)) != 0 || align > 4096) return QE_E_ARGUMENT;
   *out = nullptr;
-  if (device && device->kind != QE_CPU) return QE_E_DEVICE;
+  if (device && device->kind != QE_CPU && device->kind != QE_CUDA) return QE_E_DEVICE;
   if (bytes > (std::uint64_t{1} << 46)) return QE_E_OOM;
+  if (device && device->kind == QE_CUDA) return alloc_on_gpu(*device, bytes, align, mem, out);
   if (align < 64) align = 64;
   const bool mapped = bytes >= kMapFrom;
   const std::uint64_t unit = mapped ? 4096 : align;
@@ -295,15 +302,62 @@ qe_status PluginServices::alloc(const qe_device* device, std::uint64_t bytes, st
   }
   try {
     const std::lock_guard lock(mutex_);
-    blocks_.emplace(p, Block{bytes, mem, mapped});
+    blocks_.emplace(p, Block{bytes, mem, mapped, nullptr});
   } catch (...) {
     mapped ? void(munmap(p, size)) : std::free(p);
     return QE_E_OOM;
   }
+  count(mem, bytes);
+  *out = p;
+  return QE_OK;
+}
+
+void PluginServices::count(int mem, std::uint64_t bytes) noexcept {
   const std::uint64_t held = held_[mem].fetch_add(bytes) + bytes;
   for (std::uint64_t peak = peak_[mem].load(); held > peak && !peak_[mem].compare_exchange_weak(peak, held);) {
   }
-  *out = p;
+}
+
+qe_status PluginServices::alloc_on_gpu(const qe_device& device, std::uint64_t bytes, std::uint64_t align, int mem, void** out) noexcept {
+  if (align > 256) return QE_E_ARGUMENT;  // what every piece of device memory begins on
+  try {
+    Gpu& gpu = Gpu::open(device.ordinal);
+    void* p = gpu.try_alloc(bytes, mem == QE_MEM_WEIGHT ? MemoryOwner::kWeights : mem == QE_MEM_PERSIST ? MemoryOwner::kState : MemoryOwner::kLoading);
+    if (!p) return QE_E_OOM;
+    const std::lock_guard lock(mutex_);
+    blocks_.emplace(p, Block{bytes, mem, false, &gpu});
+    count(mem, bytes);
+    *out = p;
+    return QE_OK;
+  } catch (const std::bad_alloc&) {
+    return QE_E_OOM;
+  } catch (...) {
+    return QE_E_DEVICE;
+  }
+}
+
+qe_status PluginServices::upload(void* dst, const void* src, std::uint64_t bytes, qe_stream stream) noexcept {
+  if (bytes == 0) return QE_OK;
+  if (!dst || !src) return QE_E_ARGUMENT;
+  Gpu* gpu = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    auto it = blocks_.upper_bound(dst);
+    if (it != blocks_.begin()) {
+      const auto& [base, block] = *--it;
+      const std::uint64_t offset = static_cast<std::uint64_t>(static_cast<char*>(dst) - static_cast<char*>(base));
+      if (offset < block.bytes) {
+        if (bytes > block.bytes - offset) return QE_E_ARGUMENT;  // past the end of what it got
+        gpu = block.gpu;
+      } else if (stream) {
+        return QE_E_ARGUMENT;  // device memory that is not this plugin's
+      }
+    } else if (stream) {
+      return QE_E_ARGUMENT;
+    }
+  }
+  if (gpu) return gpu->upload(dst, src, bytes, stream);
+  std::memcpy(dst, src, bytes);
   return QE_OK;
 }
 
@@ -321,7 +375,9 @@ void PluginServices::free(void* p) noexcept {
     blocks_.erase(it);
   }
   held_[block.mem].fetch_sub(block.bytes);
-  if (block.mapped)
+  if (block.gpu)
+    block.gpu->free(p);
+  else if (block.mapped)
     munmap(p, (block.bytes + 4095) / 4096 * 4096);
   else
     std::free(p);

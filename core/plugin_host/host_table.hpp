@@ -11,12 +11,12 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "core/model/checkpoint.hpp"
@@ -43,6 +43,8 @@ struct qe_ckpt_s {
 
 namespace qengine {
 
+class Gpu;
+
 class PluginServices {
  public:
   explicit PluginServices(std::string plugin);
@@ -60,20 +62,26 @@ class PluginServices {
 
   qe_status alloc(const qe_device* device, std::uint64_t bytes, std::uint64_t align, int mem, void** out) noexcept;
   void free(void* p) noexcept;
+  // To memory of alloc(), on whichever device it is; on a GPU `src` may be reused on return.
+  qe_status upload(void* dst, const void* src, std::uint64_t bytes, qe_stream stream) noexcept;
   const Matcher& matcher() const { return matcher_; }
 
  private:
+  qe_status alloc_on_gpu(const qe_device& device, std::uint64_t bytes, std::uint64_t align, int mem, void** out) noexcept;
+  void count(int mem, std::uint64_t bytes) noexcept;
+
   struct Block {
     std::uint64_t bytes;
     int mem;
     bool mapped;
+    Gpu* gpu;  // null: the host's memory
   };
 
   std::string plugin_;
   qe_host table_;
   Matcher matcher_;
   std::mutex mutex_, load_mutex_;
-  std::unordered_map<void*, Block> blocks_;
+  std::map<void*, Block> blocks_;
   std::array<std::atomic<std::uint64_t>, 4> held_{}, peak_{};
 };
 

@@ -151,6 +151,14 @@ std::uint64_t KvFormat::bytes_per_token() const {
   return (p.block_bytes_k + p.block_bytes_v + p.block_bytes_scale) * static_cast<std::uint64_t>(impl_->config.num_layers) / static_cast<std::uint64_t>(impl_->block_tokens);
 }
 
+void KvFormat::scales(int layer, std::vector<float>& k, std::vector<float>& v) const {
+  k.assign(static_cast<std::size_t>(impl_->config.num_kv_heads), 1.0f);
+  v = k;
+  const qe_kv_v1& table = *impl_->choice.plugin->kv;
+  if (!QE_HAS(&table, scales) || !table.scales) return;
+  impl_->into("scales", "kv cache", [&](const qe_kv_v1& kv, qe_error* e) { return kv.scales(impl_->kv, layer, k.data(), v.data(), e); });
+}
+
 void KvFormat::store(qe_kv_args& args) const {
   args.struct_size = sizeof args;
   impl_->into("store", "kv cache", [&](const qe_kv_v1& kv, qe_error* e) { return kv.store(impl_->kv, &args, e); });

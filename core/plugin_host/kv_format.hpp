@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/model/checkpoint.hpp"
 #include "core/model/config.hpp"
@@ -43,6 +44,9 @@ class KvFormat {
   const qe_kv_plan& plan() const;     // bytes of a block of one layer
   const char* scale_source() const;   // "none", "default_one", "checkpoint"
   std::uint64_t bytes_per_token() const;  // over all layers
+
+  // Scales of one layer, [kv heads] each; 1 where the plugin has none. Throws Error when the plugin fails.
+  void scales(int layer, std::vector<float>& k, std::vector<float>& v) const;
 
   // All [step]; struct_size is filled in here. Throw Error when the plugin fails.
   void store(qe_kv_args& args) const;

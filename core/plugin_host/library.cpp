@@ -7,7 +7,6 @@
 #ifndef BOOST_DLL_USE_STD_FS
 #define BOOST_DLL_USE_STD_FS
 #endif
-#include <boost/dll/library_info.hpp>
 #include <boost/dll/shared_library.hpp>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 
 #include "core/base/error.hpp"
 #include "core/plugin_host/call.hpp"
+#include "core/plugin_host/elf_file.hpp"
 #include "core/plugin_host/host_table.hpp"
 #include "core/plugin_host/plugin_error.hpp"
 
@@ -201,15 +201,15 @@ std::unique_ptr<Plugin> load_library(Descriptor fd, const fs::path& file, const 
     throw Error("E307", file.string() + " was rewritten in place since it was loaded").hint("replace plugin files by renaming, and start again");
   if (!entry.library) {
     const std::string opened = "/proc/self/fd/" + std::to_string(fd.get());
+    // What it exports is read before any of its code runs; of a stripped library too.
+    std::vector<ElfFile::Export> symbols;
     try {
-      boost::dll::library_info info{fs::path(opened)};
-      const std::vector<std::string> symbols = info.symbols();
-      if (std::find(symbols.begin(), symbols.end(), kEntry) == symbols.end()) throw Error("E307", file.string() + " is no qengine plugin: it exports no " + kEntry);
+      symbols = ElfFile::read(opened).exported;
     } catch (const Error&) {
-      throw;
-    } catch (const std::exception&) {
       throw Error("E307", file.string() + " is no shared library for this machine").hint("the file may be damaged, or built for another system");
     }
+    if (std::none_of(symbols.begin(), symbols.end(), [](const ElfFile::Export& e) { return e.name == kEntry; }))
+      throw Error("E307", file.string() + " is no qengine plugin: it exports no " + kEntry);
     auto library = std::make_unique<boost::dll::shared_library>();
     boost::dll::fs::error_code ec;
     try {
@@ -252,6 +252,7 @@ std::unique_ptr<Plugin> load_library(Descriptor fd, const fs::path& file, const 
   p->build = d->build ? text_of(d->build, "build", said, file) : said.build;
   p->sdk = d->sdk ? text_of(d->sdk, "sdk", said, file) : said.sdk;
   p->summary = said.summary;
+  p->dialects = said.dialects;
   p->methods = methods_of(*d, *p, file);
   p->aliases = aliases_of(*d, *p, file);
   p->options = options_of(*d, *p, file);

@@ -1,10 +1,12 @@
 // Loading a planned layer, and running what was loaded.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
 #include "core/base/error.hpp"
 #include "core/base/thread_pool.hpp"
+#include "core/device/gpu.hpp"
 #include "core/plugin_host/call.hpp"
 #include "core/plugin_host/plan_state.hpp"
 #include "core/plugin_host/plugin_error.hpp"
@@ -75,8 +77,10 @@ LayerView::LayerView(const PlanState& state, const Unit& unit, int tp_rank, int 
     out = {};
     out.struct_size = sizeof out;
     out.role = p.role;
-    out.name = str(p.name);
-    out.n = out.n_end = p.n;
+    out.name = str(p.module());
+    out.n = p.stored.empty() ? p.n : p.stored_n;
+    out.n_begin = p.first;
+    out.n_end = p.first + p.n;
     n_ += p.n;
     pointers_.push_back(&out);
   }
@@ -100,12 +104,19 @@ LayerView::LayerView(const PlanState& state, const Unit& unit, int tp_rank, int 
         // With more ranks than kv heads, ranks share them.
         const bool shared = (p.role == QE_ROLE_K || p.role == QE_ROLE_V) && tp_size > state.config.num_kv_heads;
         const int ranks = shared ? state.config.num_kv_heads : tp_size, rank = shared ? tp_rank * ranks / tp_size : tp_rank;
-        p.n_begin = p.n * rank / ranks;
-        p.n_end = p.n * (rank + 1) / ranks;
+        const std::int64_t begin = p.n_begin, n = p.n_end - begin;
+        p.n_begin = begin + n * rank / ranks;
+        p.n_end = begin + n * (rank + 1) / ranks;
       }
     }
   }
   layer_.m_max = state.options.m_max;
+  if (state.options.device.kind != QE_CUDA || tp_size > 1 || unit.n_parts != spec.parts.size()) return;
+  chain_ = std::make_unique<StepChain>(spec, state.config);
+  layer_.n_before = static_cast<std::uint32_t>(chain_->before.size());
+  layer_.n_after = static_cast<std::uint32_t>(chain_->after.size());
+  layer_.before = chain_->before.data();
+  layer_.after = chain_->after.data();
 }
 
 // ---- Linear -----------------------------------------------------------------------------------------
@@ -116,7 +127,13 @@ struct Linear::Impl {
     qe_linear handle;
     std::int64_t begin, n;  // its rows of the whole
     std::string name;
-    std::vector<std::pair<std::int64_t, std::uint64_t>> workspace;  // m_hi -> bytes
+    std::vector<qe_regime> regimes;  // rising m_hi
+
+    const qe_regime& regime(std::int64_t m) const {
+      for (const qe_regime& r : regimes)
+        if (m <= r.m_hi) return r;
+      return regimes.back();
+    }
   };
   std::shared_ptr<PlanState> state;
   ThreadPool* pool = nullptr;
@@ -159,10 +176,7 @@ void Linear::run(const float* in, std::int64_t in_stride, float* out, std::int64
       run.m = rows;
       run.in = f32_matrix(in + begin * in_stride, rows, s.k, in_stride);
       run.out = f32_matrix(out + begin * out_stride + p.begin, rows, p.n, out_stride);
-      for (const auto& [m_hi, bytes] : p.workspace) {
-        run.workspace_bytes = bytes;
-        if (rows <= m_hi) break;
-      }
+      run.workspace_bytes = p.regime(rows).workspace_bytes;
       if (run.workspace_bytes) run.workspace = s.state->workspace.get();
       s.into(p, "run", [&](const qe_weight_v1& w, qe_linear h, qe_error* e) { return w.run(h, &run, e); });
     }
@@ -186,6 +200,37 @@ void Linear::rows(const std::int32_t* ids, std::int64_t n, float* out) const {
   if (!has_rows()) throw broke_contract(*s.pieces[0].plugin, s.pieces[0].name + " is an embedding, and it offers no rows", "rows");
   qe_tensor to = f32_matrix(out, n, s.k, s.k);
   s.into(s.pieces[0], "rows", [&](const qe_weight_v1& w, qe_linear h, qe_error* e) { return w.rows(h, ids, n, &to, nullptr, e); });
+}
+
+qe_regime Linear::regime(std::int64_t m) const {
+  qe_regime r = impl_->pieces.front().regime(m);
+  if (impl_->pieces.size() == 1) return r;
+  r.n_before = r.n_after = 0;
+  for (const Impl::Piece& p : impl_->pieces) r.flags &= p.regime(m).flags;
+  return r;
+}
+
+std::uint64_t Linear::workspace_bytes() const {
+  std::uint64_t most = 0;
+  for (const Impl::Piece& p : impl_->pieces)
+    for (const qe_regime& r : p.regimes) most = std::max(most, r.workspace_bytes);
+  return most;
+}
+
+void Linear::enqueue(const qe_run& whole) const {
+  for (const Impl::Piece& p : impl_->pieces) {
+    qe_run run = whole;
+    run.struct_size = sizeof run;
+    const std::int64_t size = run.out.dtype == QE_F32 ? 4 : 2;
+    run.out.data = static_cast<char*>(run.out.data) + p.begin * size;
+    run.out.dim[1] = p.n;
+    impl_->into(p, "run", [&](const qe_weight_v1& w, qe_linear h, qe_error* e) { return w.run(h, &run, e); });
+  }
+}
+
+void Linear::enqueue_rows(const std::int32_t* ids, std::int64_t n, qe_tensor out, qe_stream stream) const {
+  if (!has_rows()) throw broke_contract(*impl_->pieces[0].plugin, impl_->pieces[0].name + " is an embedding, and it offers no rows", "rows");
+  impl_->into(impl_->pieces[0], "rows", [&](const qe_weight_v1& w, qe_linear h, qe_error* e) { return w.rows(h, ids, n, &out, stream, e); });
 }
 
 std::uint64_t Linear::bytes(int mem) const {
@@ -217,7 +262,8 @@ qe_linear load_unit(PlanState& s, const Unit& unit, const LayerView& view, Threa
     Call call{p.name.c_str(), "load", view.name().c_str(), &pool, s.options.cancel, &findings};
     const CallScope scope(call);
     model.ckpt.loading = true;
-    status = p.weight->load(device, &model.model, view.get(), nullptr, &handle, &error);
+    const qe_stream stream = s.options.device.kind == QE_CUDA ? Gpu::open(s.options.device.ordinal).stream() : nullptr;
+    status = p.weight->load(device, &model.model, view.get(), stream, &handle, &error);
     model.ckpt.loading = false;
     model.ckpt.aligned.clear();
   }
@@ -258,13 +304,13 @@ std::unique_ptr<Linear> load_layer(const std::shared_ptr<PlanState>& state, std:
     const qe_linear handle = load_unit(s, unit, view, pool);
     Linear::Impl::Piece piece{unit.plugin, handle, impl->n, view.n(), view.name(), {}};
     std::uint64_t most = 0;
-    for (int r = 0; r < unit.plan.n_regimes; ++r) {
-      piece.workspace.emplace_back(unit.plan.regime[r].m_hi, unit.plan.regime[r].workspace_bytes);
+    for (int r = 0; r < std::clamp(unit.plan.n_regimes, 1, 4); ++r) {
+      piece.regimes.push_back(unit.plan.regime[r]);
       most = std::max(most, unit.plan.regime[r].workspace_bytes);
     }
     impl->n += view.n();
     impl->pieces.push_back(std::move(piece));
-    if (most > s.workspace_bytes) {
+    if (s.options.device.kind == QE_CPU && most > s.workspace_bytes) {
       s.workspace.reset(static_cast<std::byte*>(::operator new[](most, std::align_val_t(64))), [](std::byte* b) { ::operator delete[](b, std::align_val_t(64)); });
       s.workspace_bytes = most;
     }
@@ -275,6 +321,11 @@ std::unique_ptr<Linear> load_layer(const std::shared_ptr<PlanState>& state, std:
 // ---- dense tensors ------------------------------------------------------------------------------------
 
 std::vector<float> load_dense(const PlanState& s, const std::string& name, std::span<const std::int64_t> shape) {
+  if (const auto inside = s.biases_inside.find(name); inside != s.biases_inside.end()) {
+    const auto& [whole, n, first] = inside->second;
+    const std::vector<float> all = load_dense(s, whole, std::array{n});
+    return {all.begin() + first, all.begin() + first + shape[0]};
+  }
   const Tensor* t = s.checkpoint->find(name);
   if (!t) throw Error("E202", "missing tensor " + s.spelled(name)).from("the model needs it for every token").hint("the download may be incomplete");
   Want want{name, true, static_cast<int>(shape.size()), 1u << QE_F32 | 1u << QE_F16 | 1u << QE_BF16, {-1, -1, -1, -1}};

@@ -317,6 +317,23 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
     if (alias.alias.empty() || alias.replacement.empty()) row.fail_at("alias", "alias and its replacement must not be empty");
     p.aliases.push_back(std::move(alias));
   });
+  t.tables("dialect", [&](Table& row) {
+    QuantDialect d;
+    d.quant_method = row.text("quant_method");
+    d.file = row.text("file");
+    d.at = row.text("at");
+    d.key = row.text("key");
+    d.tensors = row.texts("tensors");
+    d.owner = p.name;
+    if (d.file.empty() + d.key.empty() + d.tensors.empty() != 2) row.fail_at("quant_method", "a dialect has one of file, key and tensors");
+    if (d.file.empty() && d.quant_method.empty()) row.fail_at("key", "a dialect by key or tensors needs a quant_method");
+    if (d.file.find_first_of("/\\") != std::string::npos || d.file.starts_with('.')) row.fail_at("file", "dialect.file \"" + d.file + "\" must be a bare file name");
+    if (!d.at.empty() && d.file.empty()) row.fail_at("at", "dialect.at is a key in dialect.file, which is missing");
+    if (d.file == "config.json" && d.at.empty()) row.fail_at("file", "a dialect in config.json needs the key at which it lies");
+    if (std::any_of(d.quant_method.begin(), d.quant_method.end(), [](char c) { return c >= 'A' && c <= 'Z'; })) row.fail_at("quant_method", "dialect.quant_method must be in lower case");
+    if (std::any_of(d.tensors.begin(), d.tensors.end(), [](const std::string& e) { return e.empty(); })) row.fail_at("tensors", "dialect.tensors has an empty ending");
+    p.dialects.push_back(std::move(d));
+  });
   t.finish();
   return m;
 }

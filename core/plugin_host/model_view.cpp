@@ -2,6 +2,18 @@
 
 namespace qengine {
 
+qe_model shape_of_model(const ModelConfig& config) {
+  qe_model m{};
+  m.struct_size = sizeof m;
+  m.layers = config.num_layers;
+  m.q_heads = config.num_heads;
+  m.kv_heads = config.num_kv_heads;
+  m.head_dim = config.head_dim;
+  m.compute = config.dtype == "float32" ? QE_F32 : config.dtype == "float16" ? QE_F16 : QE_BF16;
+  m.model_type = {config.model_type.data(), config.model_type.size()};
+  return m;
+}
+
 void view_model(PluginModel& out, const Checkpoint& c, const ModelConfig& config, const PluginHostOptions& options, const Plugin& plugin) {
   out.cfg.quant = c.quant_config().is_null() ? nullptr : &c.quant_config();
   out.cfg.model = &c.config();
@@ -10,13 +22,7 @@ void view_model(PluginModel& out, const Checkpoint& c, const ModelConfig& config
     if (const auto it = options.plugin_options.find(name); it != options.plugin_options.end()) out.cfg.options = &it->second;
   out.ckpt.checkpoint = &c;
   qe_model& m = out.model;
-  m.struct_size = sizeof m;
-  m.layers = config.num_layers;
-  m.q_heads = config.num_heads;
-  m.kv_heads = config.num_kv_heads;
-  m.head_dim = config.head_dim;
-  m.compute = config.dtype == "float32" ? QE_F32 : config.dtype == "float16" ? QE_F16 : QE_BF16;
-  m.model_type = {config.model_type.data(), config.model_type.size()};
+  m = shape_of_model(config);
   m.cfg = &out.cfg;
   m.ckpt = c.kind() == Checkpoint::Kind::kConfigOnly ? nullptr : &out.ckpt;
 }

@@ -19,6 +19,9 @@ struct PluginModel {
   qe_model model{};
 };
 
+// The numbers of a model, without its handles. Borrows config.model_type.
+qe_model shape_of_model(const ModelConfig& config);
+
 // Everything borrowed: checkpoint, config and options must outlive `out`.
 void view_model(PluginModel& out, const Checkpoint& checkpoint, const ModelConfig& config, const PluginHostOptions& options, const Plugin& plugin);
 // The same model as if it were not quantized, known by its config alone.

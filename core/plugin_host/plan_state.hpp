@@ -12,6 +12,7 @@
 #include "core/model/text.hpp"
 #include "core/plugin_host/format_plan.hpp"
 #include "core/plugin_host/model_view.hpp"
+#include "core/plugin_host/step_chain.hpp"
 
 namespace qengine {
 
@@ -43,6 +44,11 @@ struct PlanState {
   std::vector<std::vector<Unit>> units;  // by layer
   std::map<const Plugin*, std::unique_ptr<PluginModel>> models;
   std::map<std::string, int, std::less<>> bias_roles;  // bias tensor -> role of its matrix
+  struct Inside {
+    std::string tensor;
+    std::int64_t n, first;
+  };
+  std::map<std::string, Inside, std::less<>> biases_inside;  // bias of a part that lies in a larger module
 
   std::mutex mutex;
   std::map<const Plugin*, qe_dev> devices;
@@ -74,6 +80,7 @@ class LayerView {
   std::vector<qe_part> parts_;
   std::vector<const qe_part*> pointers_;
   qe_layer layer_{};
+  std::unique_ptr<StepChain> chain_;  // on a GPU, for whole layers
   std::int64_t n_ = 0;
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 
 #include "core/base/error.hpp"
 #include "core/base/log.hpp"
@@ -22,14 +23,6 @@ namespace fs = std::filesystem;
 struct Folder {
   fs::path path;
   bool builtin;
-};
-
-// A plugin that was found and may be loaded.
-struct Candidate {
-  Manifest manifest;
-  fs::path file;  // the library, or the manifest of a data-only plugin
-  std::string sha256, trust;
-  std::optional<Descriptor> fd;  // of the library
 };
 
 fs::path program_folder() {
@@ -88,9 +81,10 @@ std::string trust_of(const PluginHostOptions& options, bool builtin, const std::
   throw e.in(file.string()).hint("plugins run with your rights; after checking its source add id and sha256 (qengine plugin info FILE prints both)");
 }
 
-Candidate examine(const PluginHostOptions& options, const Folder& folder, const fs::path& manifest_file, Manifest manifest, const std::string& text) {
-  Candidate c{std::move(manifest), manifest_file, {}, {}, {}};
+PluginCandidate examine(const PluginHostOptions& options, const Folder& folder, const fs::path& manifest_file, Manifest manifest, const std::string& text) {
+  PluginCandidate c{std::move(manifest), manifest_file, {}, {}, {}};
   if (c.manifest.library.empty()) {
+    if (!folder.builtin) check_place(folder.path, open_plugin_file(manifest_file));
     c.sha256 = sha256_of(text);
   } else {
     c.file = manifest_file.parent_path() / c.manifest.library;
@@ -106,17 +100,28 @@ Candidate examine(const PluginHostOptions& options, const Folder& folder, const 
   return c;
 }
 
-std::unique_ptr<Plugin> load(Candidate& c) {
-  std::unique_ptr<Plugin> p;
-  if (c.fd) {
-    p = load_library(std::move(*c.fd), c.file, c.sha256, c.manifest);
-  } else {
-    p = std::make_unique<Plugin>(c.manifest.plugin);
-    p->path = c.file;
-    p->sha256 = c.sha256;
-  }
+// What its manifest says of it; nothing of the library is mapped.
+std::unique_ptr<Plugin> described(const PluginCandidate& c) {
+  auto p = std::make_unique<Plugin>(c.manifest.plugin);
+  p->path = c.file;
+  p->sha256 = c.sha256;
   p->trust = c.trust;
+  p->library = c.fd.has_value();
   return p;
+}
+
+std::unique_ptr<Plugin> load(PluginCandidate& c) {
+  if (!c.fd) return described(c);
+  std::unique_ptr<Plugin> p = load_library(std::move(*c.fd), c.file, c.sha256, c.manifest);
+  p->trust = c.trust;
+  p->library = true;
+  return p;
+}
+
+// Whether one of its methods reads `quant_method`; one that names none is for all of them, and a manifest without methods may
+// leave them to the library.
+bool reads(const Plugin& p, std::string_view quant_method) {
+  return p.methods.empty() || std::ranges::any_of(p.methods, [&](const PluginMethod& m) { return condition_holds(m.quant_method, quant_method); });
 }
 
 // An alias may lead to plugins and their schemes, never to what decides which code runs.
@@ -131,16 +136,16 @@ bool leads_to_trust(const PluginAlias& a) {
 PluginHost::PluginHost(PluginHostOptions options) : options_(std::move(options)), impl_(std::make_unique<Impl>()) {}
 PluginHost::~PluginHost() = default;
 
-void PluginHost::scan() {
+void PluginHost::refuse(const fs::path& path, const Plugin& known, const Error& e) {
+  log("plugins").debug("{}", e.what());
+  impl_->refused.push_back({known.id, known.name, path, e.code(), e.what()});
+  impl_->refusals.push_back(e);
+}
+
+void PluginHost::scan(Open open) {
   impl_ = std::make_unique<Impl>();
   Impl& s = *impl_;
-  const auto refuse = [&](const fs::path& path, const Plugin& known, const Error& e) {
-    log("plugins").debug("{}", e.what());
-    s.refused.push_back({known.id, known.name, path, e.code(), e.what()});
-    s.refusals.push_back(e);
-  };
-
-  std::vector<Candidate> found;
+  std::vector<PluginCandidate> found;
   for (const Folder& folder : folders(options_)) {
     std::error_code ec;
     std::vector<fs::path> files;
@@ -167,30 +172,22 @@ void PluginHost::scan() {
   }
 
   // One id twice: the higher version wins; of equals the one found first.
-  std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
+  std::stable_sort(found.begin(), found.end(), [](const PluginCandidate& a, const PluginCandidate& b) {
     const Plugin &p = a.manifest.plugin, &q = b.manifest.plugin;
     return p.id != q.id ? p.id < q.id : compare_versions(p.version, q.version) > 0;
   });
-  for (Candidate& c : found) {
-    const Plugin& said = c.manifest.plugin;
-    if (!s.plugins.empty() && s.plugins.back()->id == said.id) {
-      const Plugin& used = *s.plugins.back();
-      log("plugins").warn("W301 {} is installed twice: {} and {}; {} is used (in {}, {})", said.id, said.version, used.version, used.version,
-                          c.file.parent_path().string(), used.path.parent_path().string());
-      continue;
+  for (PluginCandidate& c : found) {
+    if (s.plugins.empty() || s.plugins.back()->id != c.manifest.plugin.id) {
+      s.plugins.push_back(described(c));
+      s.closed.push_back({s.plugins.back().get(), {}});
     }
-    try {
-      s.plugins.push_back(load(c));
-      const Plugin& p = *s.plugins.back();
-      log("plugins").info("{} {} {} sha256 {}", p.id, p.version, p.path.string(), p.sha256);
-      if (p.trust == "any") log("plugins").warn("W303 {} runs unchecked: --trust any", p.id);
-    } catch (const Error& e) {
-      refuse(c.file, said, e);
-    }
+    s.closed.back().candidates.push_back(std::move(c));
   }
+  open_if([&](const Plugin& p) { return open == Open::kAll || p.data_only(); });
   std::sort(s.plugins.begin(), s.plugins.end(), [](const auto& a, const auto& b) { return std::pair(a->name, a->id) < std::pair(b->name, b->id); });
 
   for (const auto& p : s.plugins) {
+    s.dialects.insert(s.dialects.end(), p->dialects.begin(), p->dialects.end());
     for (const PluginAlias& a : p->aliases) {
       const auto drop = [&](const std::string& why) { log("plugins").warn("alias \"{}\" of {} is not used: {}", a.alias, p->id, why); };
       if (leads_to_trust(a)) {
@@ -213,9 +210,55 @@ void PluginHost::scan() {
   }
 }
 
+bool PluginHost::open_if(const std::function<bool(const Plugin&)>& wanted) {
+  Impl& s = *impl_;
+  std::vector<Impl::Closed> now, later;
+  for (Impl::Closed& c : s.closed) (wanted(*c.plugin) ? now : later).push_back(std::move(c));
+  s.closed = std::move(later);
+  for (Impl::Closed& closed : now) {
+    Plugin& p = *closed.plugin;
+    bool opened = false;
+    for (PluginCandidate& c : closed.candidates) {
+      const Plugin& said = c.manifest.plugin;
+      if (opened) {
+        log("plugins").warn("W301 {} is installed twice: {} and {}; {} is used (in {}, {})", said.id, said.version, p.version, p.version, c.file.parent_path().string(),
+                            p.path.parent_path().string());
+        continue;
+      }
+      try {
+        p = std::move(*load(c));
+        opened = true;
+        log("plugins").info("{} {} {} sha256 {}", p.id, p.version, p.path.string(), p.sha256);
+        if (p.trust == "any") log("plugins").warn("W303 {} runs unchecked: --trust any", p.id);
+      } catch (const Error& e) {
+        refuse(c.file, said, e);
+      }
+    }
+    if (!opened) std::erase_if(s.plugins, [&](const auto& q) { return q.get() == &p; });
+  }
+  return !now.empty();
+}
+
+bool PluginHost::open_readers(std::string_view quant_method) {
+  std::set<const Plugin*> wanted;
+  for (const auto& p : impl_->plugins) {
+    if (!reads(*p, quant_method)) continue;
+    wanted.insert(p.get());
+    if (p->data_only())  // its arithmetic is another's
+      for (const PluginMethod& m : p->methods)
+        if (const Plugin* other = find(std::string_view(m.replacement).substr(0, m.replacement.find(':')))) wanted.insert(other);
+  }
+  return open_if([&](const Plugin& p) { return wanted.contains(&p); });
+}
+
+bool PluginHost::open_rest() {
+  return open_if([](const Plugin&) { return true; });
+}
+
 std::span<const std::unique_ptr<Plugin>> PluginHost::plugins() const { return impl_->plugins; }
 std::span<const RefusedPlugin> PluginHost::refused() const { return impl_->refused; }
 std::vector<PluginAlias> PluginHost::aliases() const { return impl_->aliases; }
+std::span<const QuantDialect> PluginHost::dialects() const { return impl_->dialects; }
 
 const Plugin* PluginHost::find(std::string_view name_or_id) const {
   for (const auto& p : impl_->plugins)

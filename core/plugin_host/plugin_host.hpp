@@ -3,16 +3,20 @@
 //   discover -> manifest -> trust -> open + hash -> dlopen (now|local) -> qe_plugin_query -> descriptor
 //   checked against the manifest -> init
 //
+// Libraries may wait: scan(Open::kLater) reads manifests alone, and open_readers() opens what can apply to a checkpoint, since
+// each library takes memory and a model wants one or two of them.
+//
 // A library once loaded stays mapped: its deleters and tables may still be in use. Nothing a plugin
 // does wrong here stops the others: it is listed as refused, with the reason.
 // Contract: sdk/include/qe/plugin.h. Which plugin gets which layer: format_plan.hpp.
 //
-// scan() is for one thread; everything else is const and thread-safe.
+// scan() and what opens are for one thread; everything else is const and thread-safe.
 #pragma once
 
 #include <qe/plugin.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,6 +25,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/error.hpp"
 #include "core/model/checkpoint.hpp"
 
 namespace qengine {
@@ -59,7 +64,7 @@ struct PluginAlias {
   bool deprecated() const { return !since.empty(); }  // "deprecated since"; a plain synonym has none
 };
 
-// One installed plugin. `weight` / `kv` are null when it does not offer them or is data only.
+// One installed plugin. `descriptor` is null when it is data only or not opened yet, `weight` / `kv` also when it does not offer them.
 struct Plugin {
   std::string id, name, version, vendor, license, url, build, sdk, summary;
   std::uint32_t abi_major = 0, abi_built = 0, abi_needs = 0;
@@ -69,12 +74,15 @@ struct Plugin {
   std::vector<PluginMethod> methods;
   std::vector<PluginAlias> aliases;
   std::vector<std::string> options;
+  std::vector<QuantDialect> dialects;  // manifest only
   const qe_plugin* descriptor = nullptr;
   const qe_weight_v1* weight = nullptr;
   const qe_kv_v1* kv = nullptr;
   PluginServices* services = nullptr;  // its host table; never destroyed
+  bool library = false;                // false: a manifest with data alone
 
-  bool data_only() const { return descriptor == nullptr; }  // a manifest without a library
+  bool data_only() const { return !library; }
+  bool opened() const { return descriptor != nullptr; }
 };
 
 struct RefusedPlugin {
@@ -96,11 +104,17 @@ class PluginHost {
   explicit PluginHost(PluginHostOptions options);
   ~PluginHost();
 
-  void scan();  // never throws for one bad plugin
+  enum class Open { kAll, kLater };
+  void scan(Open open = Open::kAll);  // never throws for one bad plugin
+  // Opens the libraries whose manifest says that they read `quant_method`, or leaves it open; then all. False: none was closed.
+  bool open_readers(std::string_view quant_method);
+  bool open_rest();
 
   std::span<const std::unique_ptr<Plugin>> plugins() const;
   std::span<const RefusedPlugin> refused() const;
   std::vector<PluginAlias> aliases() const;  // those in force
+  // What the installed plugins know of configs that do not name their method; for Checkpoint::open.
+  std::span<const QuantDialect> dialects() const;
   const Plugin* find(std::string_view name_or_id) const;
   const PluginHostOptions& options() const { return options_; }
 
@@ -123,8 +137,13 @@ class PluginHost {
   // plugin trust FILE): the manifest's data, and the sha256 of the file that [[plugins.allow]] names.
   static Plugin read_manifest(const std::filesystem::path& library_or_manifest);
 
+  // The deprecated names that a choice has met so far.
+  std::vector<std::string> deprecated_met() const;
+
  private:
   struct Impl;
+  void refuse(const std::filesystem::path& path, const Plugin& known, const Error& e);
+  bool open_if(const std::function<bool(const Plugin&)>& wanted);
   // W901 once for each alias, or E107 under deny_deprecated.
   void warn_deprecated(const PluginAlias& alias, const std::string& written, const std::string& replacement, const std::string& where) const;
   PluginHostOptions options_;

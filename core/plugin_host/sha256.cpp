@@ -1,11 +1,10 @@
 #include "core/plugin_host/sha256.hpp"
 
-#include <openssl/evp.h>
+#include <nettle/sha2.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #include "core/base/error.hpp"
@@ -15,22 +14,21 @@ namespace {
 
 class Sha256 {
  public:
-  Sha256() : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) { EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr); }
-  void add(const void* data, std::size_t n) { EVP_DigestUpdate(context_.get(), data, n); }
+  Sha256() { sha256_init(&context_); }
+  void add(const void* data, std::size_t n) { sha256_update(&context_, n, static_cast<const std::uint8_t*>(data)); }
   std::string hex() {
-    unsigned char digest[EVP_MAX_MD_SIZE];
-    unsigned n = 0;
-    EVP_DigestFinal_ex(context_.get(), digest, &n);
+    std::uint8_t digest[SHA256_DIGEST_SIZE];
+    sha256_digest(&context_, sizeof digest, digest);
     std::string out;
-    for (unsigned i = 0; i < n; ++i) {
-      out += "0123456789abcdef"[digest[i] >> 4];
-      out += "0123456789abcdef"[digest[i] & 15];
+    for (const std::uint8_t b : digest) {
+      out += "0123456789abcdef"[b >> 4];
+      out += "0123456789abcdef"[b & 15];
     }
     return out;
   }
 
  private:
-  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_;
+  sha256_ctx context_;
 };
 
 }  // namespace
