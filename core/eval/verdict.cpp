@@ -1,6 +1,7 @@
 #include "core/eval/verdict.hpp"
 
 #include <algorithm>
+#include <cstdio>
 
 namespace qengine {
 
@@ -16,12 +17,24 @@ Gates default_gates(double weight_bits, std::int64_t parameters, double kv_bits)
   return g;
 }
 
+void Verdict::add(Grade g, std::string gate, double value, double limit) {
+  grade = std::max(grade, g);
+  reasons.push_back({std::move(gate), value, limit});
+}
+
+std::string verdict_line(const Verdict& v) {
+  std::string reasons;
+  char text[160];
+  for (const VerdictReason& r : v.reasons) {
+    std::snprintf(text, sizeof text, "%s%s %.4g, limit %.4g", reasons.empty() ? "" : "; ", r.gate.c_str(), r.value, r.limit);
+    reasons += text;
+  }
+  return std::string("verdict: ") + to_string(v.grade) + (reasons.empty() ? "" : " (" + reasons + ")") + "\n";
+}
+
 Verdict judge(const KlStats& s, const Gates& g) {
   Verdict v;
-  const auto add = [&](Verdict::Grade grade, const char* gate, double value, double limit) {
-    v.grade = std::max(v.grade, grade);
-    v.reasons.push_back({gate, value, limit});
-  };
+  const auto add = [&](Verdict::Grade grade, const char* gate, double value, double limit) { v.add(grade, gate, value, limit); };
   if (s.non_finite() > 0) add(Verdict::kFail, "non_finite_tokens", static_cast<double>(s.non_finite()), 0);
   const double kl = s.kld().value;
   if (kl > g.kl_mean_fail) add(Verdict::kFail, "kl_mean_fail", kl, g.kl_mean_fail);

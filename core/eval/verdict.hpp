@@ -29,8 +29,14 @@ struct VerdictReason {
 struct Verdict {
   enum Grade { kPass, kWarn, kFail } grade = kPass;
   std::vector<VerdictReason> reasons;
+
+  // The grade becomes `g` unless it is worse already.
+  void add(Grade g, std::string gate, double value, double limit);
 };
 const char* to_string(Verdict::Grade);  // "pass", "warn", "fail"
+
+// "verdict: fail (kl_mean_fail 0.8, limit 0.75)\n", the last line of every evaluation.
+std::string verdict_line(const Verdict& verdict);
 
 Verdict judge(const KlStats& stats, const Gates& gates);
 
