@@ -2,12 +2,24 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/base/log.hpp"
+#include "core/sampling/constraint.hpp"
+#include "core/server/json_reply.hpp"
 #include "core/server/service.hpp"
+#include "core/structured/matcher.hpp"
 
 namespace qengine::server {
 namespace {
+
+// "E107 message\n  hint  what to do" as a client sees it.
+ApiError refused(std::string text, std::string code) {
+  text.erase(0, text.find(' ') + 1);
+  constexpr std::string_view kHint = "\n  hint  ";
+  if (const auto at = text.find(kHint); at != std::string::npos) text.replace(at, kHint.size(), "; ");
+  return ApiError(std::move(text), {}, std::move(code));
+}
 
 constexpr std::size_t kMaxBuffered = 256 << 10;  // of one stream; then its sequences wait
 
@@ -23,8 +35,6 @@ double finite(float logprob) { return std::isfinite(logprob) ? static_cast<doubl
 std::string token_text(const Tokenizer& t, std::int32_t id, bool as_id) {
   return as_id ? "token_id:" + std::to_string(id) : t.token_bytes(id);
 }
-
-std::string dump(const Json& j) { return j.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 // One entry of the completions form: {"tok": logprob, ...}, the larger value where texts collide.
 Json top_object(const Tokenizer& t, const std::vector<TokenLogprob>& top, std::int32_t id, double chosen, bool as_id) {
@@ -57,8 +67,10 @@ Json chat_entry(const Tokenizer& t, std::int32_t id, double lp, bool as_id) {
 
 }  // namespace
 
-Generation::Generation(Service& service, ApiRequest request, std::shared_ptr<http::Exchange> exchange, std::string id, Clock::time_point arrival)
+Generation::Generation(Service& service, std::shared_ptr<Backend> backend, Arm arm, ApiRequest request, std::shared_ptr<http::Exchange> exchange, std::string id, Clock::time_point arrival)
     : service_(service),
+      backend_(std::move(backend)),
+      arm_(arm),
       request_(std::move(request)),
       exchange_(std::move(exchange)),
       id_(std::move(id)),
@@ -79,11 +91,32 @@ void Generation::leave_queue(double seconds) {
   service_.first_token(tokens, seconds);
 }
 
-void Generation::submit(std::vector<std::vector<std::int32_t>> prompts) {
+void Generation::submit(std::vector<std::vector<std::int32_t>> prompts, const std::shared_ptr<const structured::Automaton>& grammar) {
   prompts_ = std::move(prompts);
+  grammar_ = grammar;
+  submitted_ = Clock::now();
   queued_ = true;
+  run();
+  submitted_whole_ = true;
+  exchange_->on_close([weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->client_gone();
+  });
+  if (request_.stream)
+    exchange_->on_drain(kMaxBuffered, [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (!self || !self->paused_.exchange(false)) return;
+      const std::lock_guard lock(self->ids_mutex_);
+      for (const auto& c : self->choices_) self->backend_->engine->pause(c.engine_id, false);
+    });
+}
+
+void Generation::run() {
   const auto n = static_cast<std::size_t>(request_.n);
-  choices_.resize(prompts_.size() * n);
+  {
+    const std::lock_guard lock(ids_mutex_);
+    choices_.clear();
+    choices_.resize(prompts_.size() * n);
+  }
   const bool inside = request_.chat && request_.template_kwargs.value("__inside_reasoning", false);
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     choices_[i].prompt = i / n;
@@ -97,9 +130,13 @@ void Generation::submit(std::vector<std::vector<std::int32_t>> prompts) {
     if (request_.echo && !request_.chat && request_.sampling.logprobs >= 0) r.sampling.prompt_logprobs = std::max(r.sampling.prompt_logprobs, request_.sampling.logprobs);
     if (r.sampling.seed) *r.sampling.seed += static_cast<std::int64_t>(i % n);
     r.cache_salt = request_.cache_salt;
-    r.on_output = [weak = weak_from_this(), service = &service_, i](const Output& o) { service->output(weak, i, o); };
+    if (grammar_) {
+      r.sampling.constraint = std::make_shared<structured::Matcher>(grammar_, r.sampling.max_tokens);
+      r.sampling.constraint->allowed();  // the first mask is made here and not between two steps
+    }
+    r.on_output = [weak = weak_from_this(), service = &service_, which = i + epoch_ * choices_.size()](const Output& o) { service->output(weak, which, o); };
     try {
-      const RequestId id = service_.engine().submit(std::move(r));
+      const RequestId id = backend_->engine->submit(std::move(r));
       const std::lock_guard lock(ids_mutex_);
       choices_[i].engine_id = id;
     } catch (const Error& e) {
@@ -108,22 +145,56 @@ void Generation::submit(std::vector<std::vector<std::int32_t>> prompts) {
       throw ApiError::from(e);
     }
   }
-  exchange_->on_close([weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->client_gone();
-  });
-  if (request_.stream)
-    exchange_->on_drain(kMaxBuffered, [weak = weak_from_this()] {
-      const auto self = weak.lock();
-      if (!self || !self->paused_.exchange(false)) return;
-      const std::lock_guard lock(self->ids_mutex_);
-      for (const auto& c : self->choices_) self->service_.engine().pause(c.engine_id, false);
-    });
+}
+
+// A canary that breaks before anything of its answer was sent: nobody needs to know, the stable backend answers.
+bool Generation::restart() {
+  if (arm_ != Arm::kCanary || started_ || gone_ || !submitted_whole_) return false;
+  std::shared_ptr<Backend> stable = service_.stable();
+  if (!stable || stable == backend_) return false;
+  cancel_all();
+  of_arm().error->add();
+  {
+    const std::lock_guard lock(ids_mutex_);
+    backend_ = std::move(stable);
+  }
+  arm_ = Arm::kStable;
+  ++epoch_;
+  cached_tokens_ = 0;
+  log("server").info("{}: begun anew on {}", id_, backend_->spec.name);
+  try {
+    run();
+  } catch (const ApiError& e) {
+    finished_ = false;
+    fail(e);
+  }
+  return true;
+}
+
+ArmInstruments& Generation::of_arm() const { return service_.instruments().of(arm_); }
+
+void Generation::tell_canary(bool error) const {
+  CanaryOutcome o;
+  o.arm = arm_;
+  o.error = error;
+  o.structured = grammar_ != nullptr;
+  o.tools = !request_.tools.is_null() && request_.tool_choice != "none";
+  for (const Choice& c : choices_) {
+    o.structured_failed |= grammar_ && (error || c.finish == FinishReason::kLength);
+    o.tools_failed |= o.tools && c.parser && c.parser->failures() > 0;
+  }
+  if (!choices_.empty() && first_token_ != Clock::time_point{}) {
+    const Choice& c = choices_.front();
+    o.ttft = std::chrono::duration<double>(first_token_ - arrival_).count();
+    if (c.tokens > 1) o.gap = std::chrono::duration<double>(c.last - c.first).count() / static_cast<double>(c.tokens - 1);
+  }
+  service_.canary().ended(o);
 }
 
 void Generation::cancel_all() {
   const std::lock_guard lock(ids_mutex_);
   for (const auto& c : choices_)
-    if (c.engine_id) service_.engine().cancel(c.engine_id);
+    if (c.engine_id) backend_->engine->cancel(c.engine_id);
 }
 
 void Generation::client_gone() {
@@ -133,7 +204,10 @@ void Generation::client_gone() {
 
 void Generation::fail(const ApiError& error) {
   if (finished_) return;
+  log_end(error.code.empty() ? "failed" : error.code.c_str());
   cancel_all();
+  of_arm().error->add();
+  if (error.code != "draining") tell_canary(true);
   if (started_) {
     exchange_->write("data: " + error.body() + "\n\n");
     exchange_->write("data: [DONE]\n\n");
@@ -155,8 +229,14 @@ void Generation::ensure_started() {
   if (started_) return;
   started_ = true;
   http::Headers h = {{"Content-Type", "text/event-stream; charset=utf-8"}, {"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
-  if (service_.options().request_id_headers) h.emplace_back("X-Request-Id", id_);
+  add_headers(h);
   exchange_->start(200, std::move(h));
+}
+
+void Generation::add_headers(http::Headers& h) const {
+  if (service_.options().request_id_headers) h.emplace_back("X-Request-Id", id_);
+  h.emplace_back("x-qengine-arm", to_string(arm_));
+  h.emplace_back("x-qengine-backend", backend_->spec.name);
 }
 
 void Generation::emit(Json chunk) {
@@ -165,10 +245,10 @@ void Generation::emit(Json chunk) {
   last_sent_ = Clock::now();
   if (exchange_->buffered() > kMaxBuffered && !paused_.exchange(true)) {
     const std::lock_guard lock(ids_mutex_);
-    for (const auto& c : choices_) service_.engine().pause(c.engine_id, true);
+    for (const auto& c : choices_) backend_->engine->pause(c.engine_id, true);
     // Drained between the look and the pause: the drain callback may not come again.
     if (exchange_->buffered() <= kMaxBuffered / 2 && paused_.exchange(false))
-      for (const auto& c : choices_) service_.engine().pause(c.engine_id, false);
+      for (const auto& c : choices_) backend_->engine->pause(c.engine_id, false);
   }
 }
 
@@ -231,21 +311,32 @@ void Generation::echo_prompt(Choice& c, const Output& o) {
   }
   text += decoder.flush();
   c.offset = characters(text);
-  if (request_.stream) send_text(static_cast<std::size_t>(&c - choices_.data()), text, false);
+  if (request_.stream) send_piece(static_cast<std::size_t>(&c - choices_.data()), "text", text, true, false);
   else c.text = std::move(text);
 }
 
 void Generation::take(std::size_t i, Output o) {
-  if (finished_) return;
+  if (finished_ || i / choices_.size() != epoch_) return;
+  i %= choices_.size();
   Choice& c = choices_[i];
   if (c.done) return;
   const auto now = Clock::now();
+  if (o.queue_s > 0) c.queue_s = o.queue_s;
   if (o.cached_tokens) cached_tokens_ = std::max<std::int64_t>(cached_tokens_, o.cached_tokens);
 
   if (o.finish == FinishReason::kError) {
-    ApiError e(o.error.empty() ? "the engine could not finish this request" : o.error, {}, o.error.find("finite") != std::string::npos ? "nonfinite_logits" : "internal_error", 500);
-    e.headers.emplace_back("x-should-retry", "false");
-    if (e.code == "nonfinite_logits") service_.m.nonfinite->add();
+    const bool asked = o.error.starts_with("E1");  // the request, for what cannot be
+    ApiError e = asked ? refused(o.error, grammar_ ? "invalid_grammar" : "") : ApiError(o.error.empty() ? "the engine could not finish this request" : o.error, {}, o.error.find("finite") != std::string::npos ? "nonfinite_logits" : "internal_error", 500);
+    if (!asked) e.headers.emplace_back("x-should-retry", "false");
+    if (e.code == "nonfinite_logits") service_.instruments().nonfinite->add(), service_.instruments().corrupted->add();
+    if (grammar_ && e.code != "nonfinite_logits") of_arm().structured_failures->add();
+    if (!asked) {
+      ++backend_->faults;
+      if (arm_ == Arm::kCanary) {
+        service_.canary().fault(e.code == "nonfinite_logits" ? "nonfinite" : "plugin", o.error.substr(0, o.error.find('\n')));
+        if (restart()) return;
+      }
+    }
     service_.count_finish(FinishReason::kError);
     return fail(e);
   }
@@ -274,15 +365,19 @@ void Generation::take(std::size_t i, Output o) {
   }
   if (o.token >= 0) {
     ++c.tokens;
-    service_.m.generation_total->add();
+    service_.instruments().generation_total->add();
     if (c.last == Clock::time_point{}) {
-      service_.m.ttft->observe(std::chrono::duration<double>(now - arrival_).count());
+      c.first = now;
+      service_.instruments().computed->observe(static_cast<double>(static_cast<std::int64_t>(prompts_[c.prompt].size()) - o.cached_tokens));
+      service_.instruments().ttft->observe(std::chrono::duration<double>(now - arrival_).count());
+      of_arm().ttft->observe(std::chrono::duration<double>(now - arrival_).count());
       if (first_token_ == Clock::time_point{}) {
         first_token_ = now;
         leave_queue(std::chrono::duration<double>(now - arrival_).count());
       }
     } else {
-      service_.m.itl->observe(std::chrono::duration<double>(now - c.last).count());
+      service_.instruments().itl->observe(std::chrono::duration<double>(now - c.last).count());
+      of_arm().itl->observe(std::chrono::duration<double>(now - c.last).count());
     }
     c.ids.push_back(o.token);
     add_logprobs(c, o, c.offset);
@@ -303,7 +398,7 @@ void Generation::take(std::size_t i, Output o) {
       d.content += rest.content;
       d.reasoning += rest.reasoning;
       d.tools.insert(d.tools.end(), rest.tools.begin(), rest.tools.end());
-      if (c.parser->failures()) service_.m.tool_failures->add(c.parser->failures());
+      if (c.parser->failures()) of_arm().tool_failures->add(c.parser->failures());
     }
     if (!request_.include_reasoning) d.reasoning.clear();
     if (request_.stream) {
@@ -317,7 +412,7 @@ void Generation::take(std::size_t i, Output o) {
       }
     }
   } else if (request_.stream) {
-    if (!o.text.empty() || last) send_text(i, o.text, last);
+    if (!o.text.empty() || last) send_piece(i, "text", o.text, true, last);
   } else {
     c.text += o.text;
   }
@@ -328,11 +423,19 @@ void Generation::take(std::size_t i, Output o) {
 }
 
 void Generation::record_finish(const Choice& c) {
-  const auto& m = service_.m;
+  const Instruments& m = service_.instruments();
   service_.count_finish(c.finish);
   m.generation_tokens->observe(static_cast<double>(c.tokens));
   m.max_generation->observe(static_cast<double>(c.tokens));
   m.e2e->observe(std::chrono::duration<double>(c.last - arrival_).count());
+  m.queue->observe(c.queue_s);
+  if (c.tokens > 0) {
+    const auto scheduled = submitted_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(c.queue_s));
+    const auto since = [](Clock::time_point a, Clock::time_point b) { return std::max(0.0, std::chrono::duration<double>(b - a).count()); };
+    m.inference->observe(since(scheduled, c.last));
+    m.prefill->observe(since(scheduled, c.first));
+    m.decode->observe(since(c.first, c.last));
+  }
   if (c.tokens > 1 && first_token_ != Clock::time_point{})
     m.tpot->observe(std::chrono::duration<double>(c.last - first_token_).count() / static_cast<double>(c.tokens - 1));
 }
@@ -350,15 +453,15 @@ Json Generation::stop_reason_json(const Choice& c) const {
   return c.stop_reason;
 }
 
-void Generation::send_text(std::size_t i, const std::string& text, bool last) {
+void Generation::send_piece(std::size_t i, const char* key, Json value, bool counts, bool last) {
   Choice& c = choices_[i];
-  Json choice = {{"index", i}, {"text", text}, {"logprobs", std::move(c.logprobs)}, {"finish_reason", nullptr}};
-  c.logprobs = nullptr;
+  Json choice = {{"index", i}, {key, std::move(value)}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+  if (counts) choice["logprobs"] = std::exchange(c.logprobs, Json(nullptr));
   if (last) {
     choice["finish_reason"] = finish_text(c);
     choice["stop_reason"] = stop_reason_json(c);
   }
-  if (request_.return_token_ids) {
+  if (counts && request_.return_token_ids) {
     choice["token_ids"] = std::vector<std::int32_t>(c.ids.begin() + static_cast<std::ptrdiff_t>(c.ids_sent), c.ids.end());
     c.ids_sent = c.ids.size();
   }
@@ -370,28 +473,9 @@ void Generation::send_text(std::size_t i, const std::string& text, bool last) {
 
 void Generation::send_chat(std::size_t i, const ChatDelta& d, bool last) {
   Choice& c = choices_[i];
-  auto chunk_with = [&](Json delta, bool with_logprobs, bool is_last) {
-    Json choice = {{"index", i}, {"delta", std::move(delta)}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
-    if (with_logprobs) {
-      choice["logprobs"] = std::move(c.logprobs);
-      c.logprobs = nullptr;
-    }
-    if (is_last) {
-      choice["finish_reason"] = finish_text(c);
-      choice["stop_reason"] = stop_reason_json(c);
-    }
-    if (request_.return_token_ids && with_logprobs) {
-      choice["token_ids"] = std::vector<std::int32_t>(c.ids.begin() + static_cast<std::ptrdiff_t>(c.ids_sent), c.ids.end());
-      c.ids_sent = c.ids.size();
-    }
-    Json chunk = head();
-    chunk["choices"] = Json::array({std::move(choice)});
-    if (request_.include_usage) chunk["usage"] = request_.continuous_usage ? usage() : Json(nullptr);
-    emit(std::move(chunk));
-  };
   if (!c.role_sent) {
     c.role_sent = true;
-    chunk_with({{"role", "assistant"}, {"content", ""}}, false, false);
+    send_piece(i, "delta", {{"role", "assistant"}, {"content", ""}}, false, false);
     if (d.empty() && !last) return;
   }
   Json delta = Json::object();
@@ -411,7 +495,7 @@ void Generation::send_chat(std::size_t i, const ChatDelta& d, bool last) {
     }
     delta["tool_calls"].push_back(std::move(call));
   }
-  chunk_with(std::move(delta), true, last);
+  send_piece(i, "delta", std::move(delta), true, last);
 }
 
 Json Generation::usage() const {
@@ -427,8 +511,21 @@ void Generation::end_if_all_done() {
   finish();
 }
 
+// One line a request: its id and its figures, never its text.
+void Generation::log_end(const char* how) const {
+  std::int64_t prompt = 0, tokens = 0;
+  for (const auto& p : prompts_) prompt += static_cast<std::int64_t>(p.size());
+  for (const auto& c : choices_) tokens += c.tokens;
+  const auto since = [&](Clock::time_point t) { return std::chrono::duration<double>(t - arrival_).count(); };
+  log("server").info("{}: {}, {} prompt tokens ({} cached), {} tokens, first after {:.3f} s, all after {:.3f} s", id_, how, prompt, cached_tokens_, tokens,
+                     first_token_ == Clock::time_point{} ? 0.0 : since(first_token_), since(Clock::now()));
+}
+
 void Generation::finish() {
   finished_ = true;
+  log_end(gone_ ? "left by its client" : finish_text(choices_.front()));
+  (gone_ ? of_arm().abort : of_arm().ok)->add();
+  if (!gone_) tell_canary(false);
   if (gone_) {
     exchange_->finish();
     return;
@@ -480,14 +577,14 @@ void Generation::finish() {
   out["usage"] = usage();
   http::Response r;
   r.headers = {{"Content-Type", "application/json"}};
-  if (service_.options().request_id_headers) r.headers.emplace_back("X-Request-Id", id_);
+  add_headers(r.headers);
   r.body = dump(out);
   exchange_->respond(std::move(r));
 }
 
 bool Generation::tick(Clock::time_point now) {
   if (finished_) return false;
-  const double limit = service_.options().request_timeout_s;
+  const double limit = service_.live()->request_timeout_s;
   if (limit > 0 && std::chrono::duration<double>(now - arrival_).count() > limit) {
     fail(ApiError("the request took longer than " + std::to_string(static_cast<long long>(limit)) + " s (--request-timeout)", {}, "request_timeout", 408));
     return false;

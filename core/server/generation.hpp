@@ -12,11 +12,13 @@
 #include <string>
 #include <vector>
 
-#include "core/engine/engine.hpp"
 #include "core/server/api_error.hpp"
+#include "core/server/backend.hpp"
 #include "core/server/chat_parser.hpp"
 #include "core/server/http.hpp"
+#include "core/server/instruments.hpp"
 #include "core/server/request.hpp"
+#include "core/structured/automaton.hpp"
 
 namespace qengine::server {
 
@@ -26,11 +28,13 @@ class Generation : public std::enable_shared_from_this<Generation> {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Generation(Service& service, ApiRequest request, std::shared_ptr<http::Exchange> exchange, std::string id, Clock::time_point arrival);
+  // `backend`: where it runs, to its end.
+  Generation(Service& service, std::shared_ptr<Backend> backend, Arm arm, ApiRequest request, std::shared_ptr<http::Exchange> exchange, std::string id, Clock::time_point arrival);
   ~Generation();
 
   // One token list a prompt; texts for echo. Throws ApiError; then nothing runs.
-  void submit(std::vector<std::vector<std::int32_t>> prompts);
+  // `grammar`: what every choice must look like; null: anything.
+  void submit(std::vector<std::vector<std::int32_t>> prompts, const std::shared_ptr<const structured::Automaton>& grammar);
 
   void take(std::size_t choice, Output output);
   // Timeouts, pings. False when finished.
@@ -59,17 +63,21 @@ class Generation : public std::enable_shared_from_this<Generation> {
     Json prompt_logprobs;
     std::unique_ptr<ChatParser> parser;
     ChatDelta whole;         // chat, not streaming
-    Clock::time_point last{};
+    Clock::time_point last{}, first{};
+    double queue_s = 0;
   };
 
   Json head() const;
   void emit(Json chunk);
   void add_logprobs(Choice& c, const Output& o, std::size_t offset);
   void echo_prompt(Choice& c, const Output& o);
-  void send_text(std::size_t i, const std::string& text, bool last);
+  // One streamed chunk of choice i: `key` is "text" or "delta". `counts`: it carries the logprobs and token
+  // ids since the last one that did.
+  void send_piece(std::size_t i, const char* key, Json value, bool counts, bool last);
   void send_chat(std::size_t i, const ChatDelta& delta, bool last);
   void end_if_all_done();
   void finish();
+  void log_end(const char* how) const;
   Json usage() const;
   const char* finish_text(const Choice& c) const;
   Json stop_reason_json(const Choice& c) const;
@@ -77,19 +85,28 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void cancel_all();
   void record_finish(const Choice& c);
   void leave_queue(double seconds);
+  void add_headers(http::Headers& h) const;
+  void run();  // the prompts, on backend_
+  bool restart();
+  ArmInstruments& of_arm() const;
+  void tell_canary(bool error) const;
 
   Service& service_;
+  std::shared_ptr<Backend> backend_;
+  Arm arm_;
   ApiRequest request_;
   std::shared_ptr<http::Exchange> exchange_;
   std::string id_;
   std::int64_t created_;
-  Clock::time_point arrival_, last_sent_, first_token_{};
+  Clock::time_point arrival_, submitted_{}, last_sent_, first_token_{};
   std::vector<std::vector<std::int32_t>> prompts_;
+  std::shared_ptr<const structured::Automaton> grammar_;
   std::vector<Choice> choices_;
+  std::size_t epoch_ = 0;  // how often it was begun anew: outputs of before count no more
   std::int64_t cached_tokens_ = 0;
   bool started_ = false, queued_ = false;
-  std::atomic<bool> finished_{false}, gone_{false}, paused_{false};
-  std::mutex ids_mutex_;  // engine ids against client_gone()
+  std::atomic<bool> finished_{false}, gone_{false}, paused_{false}, submitted_whole_{false};
+  mutable std::mutex ids_mutex_;  // engine ids and backend_ against client_gone()
 };
 
 }  // namespace qengine::server

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <type_traits>
 
 #include "core/base/error.hpp"
 #include "core/base/log.hpp"
@@ -87,7 +88,7 @@ struct HttpServer::Impl {
   asio::io_context io{1};
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
   std::optional<asio::ip::tcp::acceptor> tcp;
-  std::optional<asio::local::stream_protocol::acceptor> local;
+  std::optional<asio::local::stream_protocol::acceptor> local, admin;
   std::thread thread;
   std::set<std::shared_ptr<Connection>> open;  // server thread only
   std::atomic<std::size_t> n_open{0}, n_busy{0};
@@ -95,15 +96,17 @@ struct HttpServer::Impl {
   int bound_port = 0;
 
   void listen();
-  void accept();
-  void accepted(Socket socket, std::string remote);
+  void listen_on(std::optional<asio::local::stream_protocol::acceptor>& acceptor, const std::string& path, const char* flag, bool private_to_user);
+  template <class Acceptor>
+  void accept(Acceptor& acceptor);
+  void accepted(Socket socket, std::string remote, bool by_admin_socket);
 };
 
 // Everything below runs on the server's one thread; an Exchange posts to it.
 class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(Impl& server, Socket socket, std::string remote)
-      : server_(server), socket_(std::move(socket)), timer_(server.io), remote_(std::move(remote)) {}
+  Connection(Impl& server, Socket socket, std::string remote, bool by_admin_socket)
+      : server_(server), socket_(std::move(socket)), timer_(server.io), remote_(std::move(remote)), by_admin_socket_(by_admin_socket) {}
 
   void start() { read_header(true); }
 
@@ -176,6 +179,7 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
       slot.append(f.value().data(), f.value().size());
     }
     request_.remote = remote_;
+    request_.by_admin_socket = by_admin_socket_;
     keep_alive_ = m.keep_alive() && !server_.draining;
     http10_ = m.version() < 11;
     if (const auto length = parser_->content_length(); length && *length > server_.options.max_body_bytes) return refuse(too_large());
@@ -238,6 +242,7 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
   Socket socket_;
   asio::steady_timer timer_;
   std::string remote_;
+  bool by_admin_socket_;
   beast::flat_buffer buffer_;
   std::optional<bhttp::request_parser<bhttp::string_body>> parser_;
   Request request_;
@@ -276,22 +281,26 @@ class Handle final : public Exchange {
     else if (answered_ == 1 && !finished_) post_(3, {}, {});
   }
   void respond(Response r) override {
+    const std::lock_guard order(order_);
     if (answered_) return;
     answered_ = 2;
     state_->buffered += r.body.size();
     post_(0, std::move(r), {});
   }
   void start(int status, Headers h) override {
+    const std::lock_guard order(order_);
     if (answered_) return;
     answered_ = 1;
     post_(1, Response{status, std::move(h), {}}, {});
   }
   void write(std::string data) override {
+    const std::lock_guard order(order_);
     if (answered_ != 1 || finished_ || data.empty() || state_->closed) return;
     state_->buffered += data.size();
     post_(2, {}, std::move(data));
   }
   void finish() override {
+    const std::lock_guard order(order_);
     if (answered_ != 1 || finished_) return;
     finished_ = true;
     post_(3, {}, {});
@@ -317,8 +326,9 @@ class Handle final : public Exchange {
  private:
   std::shared_ptr<State> state_;
   Post post_;
-  std::atomic<int> answered_{0};  // 1 streaming, 2 whole
-  std::atomic<bool> finished_{false};
+  std::mutex order_;   // what one thread saw begun, another may write only after it in the queue
+  int answered_ = 0;   // 1 streaming, 2 whole
+  bool finished_ = false;
 };
 
 std::string head(int status, const Headers& headers, bool keep_alive, bool http10) {
@@ -466,20 +476,26 @@ void HttpServer::Impl::Connection::end_exchange(bool client_gone) {
   if (f) f();
 }
 
+void HttpServer::Impl::listen_on(std::optional<asio::local::stream_protocol::acceptor>& acceptor, const std::string& path, const char* flag, bool private_to_user) {
+  if (path.size() >= 100) throw Error("E501", "the path of --" + std::string(flag) + " is too long: " + path).hint("a socket's path has at most 99 bytes");
+  struct stat st {};
+  if (::stat(path.c_str(), &st) == 0 && S_ISSOCK(st.st_mode)) ::unlink(path.c_str());
+  beast::error_code ec;
+  acceptor.emplace(io);
+  const asio::local::stream_protocol::endpoint at(path);
+  acceptor->open(at.protocol(), ec);
+  if (!ec) acceptor->bind(at, ec);
+  // Before listen() nobody can connect.
+  if (!ec && private_to_user && ::chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0) ec.assign(errno, boost::system::system_category());
+  if (!ec) acceptor->listen(asio::socket_base::max_listen_connections, ec);
+  if (ec) throw Error("E501", "cannot listen on " + path + ": " + ec.message()).hint("--" + std::string(flag) + " names a path whose folder exists and can be written");
+}
+
 void HttpServer::Impl::listen() {
   beast::error_code ec;
-  if (!options.uds.empty()) {
-    if (options.uds.size() >= 100) throw Error("E501", "the path of --uds is too long: " + options.uds);
-    struct stat st {};
-    if (::stat(options.uds.c_str(), &st) == 0 && S_ISSOCK(st.st_mode)) ::unlink(options.uds.c_str());
-    local.emplace(io);
-    const asio::local::stream_protocol::endpoint at(options.uds);
-    local->open(at.protocol(), ec);
-    if (!ec) local->bind(at, ec);
-    if (!ec) local->listen(asio::socket_base::max_listen_connections, ec);
-    if (ec) throw Error("E501", "cannot listen on " + options.uds + ": " + ec.message()).hint("--uds names a path whose folder exists and can be written");
-    return;
-  }
+  if (!options.admin_uds.empty() && options.admin_uds == options.uds) throw Error("E501", "--admin-uds and --uds are the same path: " + options.uds).hint("give each its own; without --admin-uds the admin routes answer on --uds");
+  if (!options.admin_uds.empty()) listen_on(admin, options.admin_uds, "admin-uds", true);
+  if (!options.uds.empty()) return listen_on(local, options.uds, "uds", false);
   asio::ip::tcp::resolver resolver(io);
   const auto found = resolver.resolve(options.host, std::to_string(options.port), asio::ip::tcp::resolver::passive, ec);
   if (ec || found.empty()) throw Error("E501", "cannot listen on " + options.host + ": " + ec.message()).hint("--host is an address of this machine, 127.0.0.1 or 0.0.0.0");
@@ -498,36 +514,32 @@ void HttpServer::Impl::listen() {
   bound_port = tcp->local_endpoint().port();
 }
 
-void HttpServer::Impl::accept() {
-  auto next = [this](beast::error_code ec) {
-    if (draining || ec == asio::error::operation_aborted) return;
-    if (ec) {  // out of descriptors, for example: try again in a moment
-      auto wait = std::make_shared<asio::steady_timer>(io, std::chrono::milliseconds(50));
-      wait->async_wait([this, wait](beast::error_code) { if (!draining) accept(); });
-      return;
-    }
-    accept();
-  };
-  if (tcp)
-    tcp->async_accept([this, next](beast::error_code ec, asio::ip::tcp::socket s) {
-      if (!ec) {
+template <class Acceptor>
+void HttpServer::Impl::accept(Acceptor& acceptor) {
+  acceptor.async_accept([this, &acceptor](beast::error_code ec, typename Acceptor::protocol_type::socket s) {
+    if (!ec) {
+      if constexpr (std::is_same_v<typename Acceptor::protocol_type, asio::ip::tcp>) {
         beast::error_code e;
         s.set_option(asio::ip::tcp::no_delay(true), e);
         const auto peer = s.remote_endpoint(e);
-        accepted(Socket(std::move(s)), e ? "?" : peer.address().to_string());
+        accepted(Socket(std::move(s)), e ? "?" : peer.address().to_string(), false);
+      } else {
+        accepted(Socket(std::move(s)), "unix", admin && &acceptor == &*admin);
       }
-      next(ec);
-    });
-  else
-    local->async_accept([this, next](beast::error_code ec, asio::local::stream_protocol::socket s) {
-      if (!ec) accepted(Socket(std::move(s)), "unix");
-      next(ec);
-    });
+    }
+    if (draining || ec == asio::error::operation_aborted) return;
+    if (ec) {  // out of descriptors, for example: try again in a moment
+      auto wait = std::make_shared<asio::steady_timer>(io, std::chrono::milliseconds(50));
+      wait->async_wait([this, wait, &acceptor](beast::error_code) { if (!draining) accept(acceptor); });
+      return;
+    }
+    accept(acceptor);
+  });
 }
 
-void HttpServer::Impl::accepted(Socket socket, std::string remote) {
-  auto c = std::make_shared<Connection>(*this, std::move(socket), std::move(remote));
-  const bool full = open.size() >= options.max_connections;
+void HttpServer::Impl::accepted(Socket socket, std::string remote, bool by_admin_socket) {
+  auto c = std::make_shared<Connection>(*this, std::move(socket), std::move(remote), by_admin_socket);
+  const bool full = open.size() >= options.max_connections && !by_admin_socket;
   open.insert(c);
   n_open = open.size();
   if (full) {
@@ -557,7 +569,11 @@ std::string HttpServer::address() const {
 }
 
 void HttpServer::start() {
-  asio::post(impl_->io, [this] { impl_->accept(); });
+  asio::post(impl_->io, [impl = impl_.get()] {
+    if (impl->tcp) impl->accept(*impl->tcp);
+    if (impl->local) impl->accept(*impl->local);
+    if (impl->admin) impl->accept(*impl->admin);
+  });
   impl_->thread = std::thread([this] {
     for (;;) {
       try {
@@ -576,6 +592,7 @@ void HttpServer::stop_accepting() {
     beast::error_code ec;
     if (impl->tcp) impl->tcp->close(ec);
     if (impl->local) impl->local->close(ec);
+    if (impl->admin) impl->admin->close(ec);
     for (const auto& c : std::vector<std::shared_ptr<Impl::Connection>>(impl->open.begin(), impl->open.end()))
       if (c->idle()) c->close();
   });
@@ -593,7 +610,8 @@ void HttpServer::stop() {
     impl->io.stop();
   });
   impl_->thread.join();
-  if (!impl_->options.uds.empty()) ::unlink(impl_->options.uds.c_str());
+  for (const std::string* path : {&impl_->options.uds, &impl_->options.admin_uds})
+    if (!path->empty()) ::unlink(path->c_str());
 }
 
 }  // namespace qengine::http

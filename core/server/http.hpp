@@ -29,7 +29,8 @@ struct Request {
   std::string query;
   std::map<std::string, std::string, std::less<>> headers;  // names in lower case
   std::string body;
-  std::string remote;
+  std::string remote;          // the client's address; "unix" over a Unix socket
+  bool by_admin_socket = false;
 
   std::string_view header(std::string_view name) const {
     const auto it = headers.find(name);
@@ -68,6 +69,7 @@ struct Options {
   std::string host = "127.0.0.1";
   int port = 8000;             // 0: any free one
   std::string uds;             // listen on this Unix socket instead
+  std::string admin_uds;       // and on this one, which only this user can connect to; beside the bound on connections
   std::size_t max_connections = 4096;
   std::size_t max_header_bytes = 16 << 10;
   std::size_t max_body_bytes = 32u << 20;
@@ -88,7 +90,7 @@ class HttpServer {
   ~HttpServer();
 
   int port() const;             // the bound one; 0 for a Unix socket
-  std::string address() const;  // "http://127.0.0.1:8000" or "unix:/run/q.sock"
+  std::string address() const;  // "http://127.0.0.1:8000" or "unix:/run/q.sock"; not that of admin_uds
 
   void start();           // starts the server's thread
   void stop_accepting();  // no new connections; idle ones are closed, the rest after their answer

@@ -42,6 +42,11 @@ void Histogram::observe(double v) {
   sum_.fetch_add(v, std::memory_order_relaxed);
 }
 
+void Histogram::set(std::span<const std::int64_t> counts, double sum) {
+  for (std::size_t i = 0; i < std::min(counts.size(), counts_.size()); ++i) counts_[i].store(static_cast<std::uint64_t>(counts[i]), std::memory_order_relaxed);
+  sum_.store(sum, std::memory_order_relaxed);
+}
+
 std::vector<std::uint64_t> Histogram::cumulative() const {
   std::vector<std::uint64_t> out;
   std::uint64_t n = 0;
@@ -80,6 +85,16 @@ Histogram& Metrics::histogram(const std::string& name, const std::string& help, 
   Series& s = series(name, help, "histogram", std::move(labels));
   if (!s.histogram) s.histogram = std::make_unique<Histogram>(edges);
   return *s.histogram;
+}
+
+void Metrics::describe(const std::string& name, const std::string& help, const std::vector<std::pair<Labels, double>>& values) {
+  const std::lock_guard lock(mutex_);
+  if (const auto it = families_.find(name); it != families_.end()) it->second.series.clear();
+  for (const auto& [labels, value] : values) {
+    Series& s = series(name, help, "gauge", labels);
+    if (!s.gauge) s.gauge = std::make_unique<Gauge>();
+    s.gauge->set(value);
+  }
 }
 
 void Metrics::on_render(std::function<void()> f) {

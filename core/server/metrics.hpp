@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@ class Histogram {
  public:
   explicit Histogram(std::vector<double> edges);
   void observe(double v);
+  // What is counted elsewhere: as many in each bucket, then above the last edge, as `counts` says.
+  void set(std::span<const std::int64_t> counts, double sum);
   const std::vector<double>& edges() const { return edges_; }
   std::vector<std::uint64_t> cumulative() const;  // one an edge, then +Inf
   double sum() const { return sum_.load(std::memory_order_relaxed); }
@@ -59,6 +62,9 @@ class Metrics {
   Counter& counter(const std::string& name, const std::string& help, Labels labels = {});
   Gauge& gauge(const std::string& name, const std::string& help, Labels labels = {});
   Histogram& histogram(const std::string& name, const std::string& help, const std::vector<double>& edges, Labels labels = {});
+
+  // A family of gauges that describe what is there now: these series, and none from before. Not for families that gauge() serves.
+  void describe(const std::string& name, const std::string& help, const std::vector<std::pair<Labels, double>>& values);
 
   // Called at the start of each render(), to set gauges that are read and not counted.
   void on_render(std::function<void()> f);

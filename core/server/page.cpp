@@ -47,7 +47,7 @@ async function tick(){try{const f=read(await (await fetch('/metrics')).text()),s
   const rows=[['generated tok/s',rate.toFixed(1)],['prompt tok/s',prate.toFixed(1)],['running',sum('vllm:num_requests_running')],['queued',sum('vllm:num_requests_waiting')],
    ['KV cache in use',(100*sum('vllm:kv_cache_usage_perc')).toFixed(1)+' %'],['tokens since start',tokens]];
   $('live').replaceChildren(...rows.flatMap(([a,b])=>{const t=document.createElement('dt'),d=document.createElement('dd');t.textContent=a;d.textContent=b;return[t,d]}));
-  const parts=f('qengine:device_memory_bytes').map(([k,v])=>[/kind="([^"]+)"/.exec(k)[1],v]).filter(([,v])=>v>0),total=parts.reduce((a,[,v])=>a+v,0)||1,
+  const parts=f('qengine:device_memory_bytes').map(([k,v])=>[/kind="([^"]+)"/.exec(k)[1],v]).filter(([k,v])=>v>0&&k!=='free'&&k!=='other'),total=parts.reduce((a,[,v])=>a+v,0)||1,
    colours=['#2a6f4e','#b0792c','#4b6ea8','#8a4f7d','#7d7d74'];
   $('bar').replaceChildren(...parts.map(([k,v],i)=>{const e=document.createElement('i');e.style.cssText='width:'+100*v/total+'%;background:'+colours[i%5];e.title=k+' '+size(v);return e}));
   $('key').replaceChildren(...parts.map(([k,v],i)=>{const e=document.createElement('span'),c=document.createElement('i');c.style.background=colours[i%5];e.append(c,k+' '+size(v));return e}));

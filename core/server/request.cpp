@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include "core/server/api_error.hpp"
 
@@ -165,6 +166,7 @@ void read_constraint(Fields& f, ApiRequest& r, const Limits& limits) {
   auto set = [&](Constraint::Kind kind, const char* name) {
     if (c.kind != Constraint::Kind::kNone) throw ApiError(std::string(name) + " comes beside another constraint; give one", name);
     c.kind = kind;
+    c.param = name;
   };
   if (const Json* v = f.get("response_format")) {
     if (!v->is_object()) Fields::wrong("response_format", "an object", *v);
@@ -177,7 +179,7 @@ void read_constraint(Fields& f, ApiRequest& r, const Limits& limits) {
       const auto schema = js->find("schema");
       if (schema == js->end() || !(schema->is_object() || schema->is_boolean()))
         throw ApiError("response_format.json_schema.schema must be a JSON schema", "response_format.json_schema.schema");
-      set(Constraint::Kind::kJsonSchema, "response_format");
+      set(Constraint::Kind::kJsonSchema, "response_format.json_schema.schema");
       c.schema = *schema;
     } else if (type != "text") {
       throw ApiError("response_format.type is \"" + type + "\"; supported: text, json_object, json_schema", "response_format.type");
@@ -207,7 +209,15 @@ void read_constraint(Fields& f, ApiRequest& r, const Limits& limits) {
           if (!s.is_string()) Fields::wrong(name, "a list of strings", s);
           c.choices.push_back(s.get<std::string>());
         }
-      } else if (key != "whitespace_pattern" && key != "backend" && key != "disable_any_whitespace") {
+      } else if (key == "disable_any_whitespace") {
+        if (!value.is_boolean()) Fields::wrong(name, "a boolean", value);
+        c.blanks = !value.get<bool>();
+      } else if (key == "whitespace_pattern") {
+        if (!value.is_string()) Fields::wrong(name, "a string", value);
+        c.blank_pattern = value.get<std::string>();
+      } else if (key == "disable_additional_properties") {
+        if (!value.is_boolean()) Fields::wrong(name, "a boolean", value);  // they are written only where the schema says so
+      } else if (key != "backend") {
         throw ApiError(name + " is not supported", name, "unsupported_parameter");
       }
     }
@@ -216,11 +226,12 @@ void read_constraint(Fields& f, ApiRequest& r, const Limits& limits) {
     if (!v->is_object()) Fields::wrong("structured_outputs", "an object", *v);
     structured(*v, "structured_outputs.");
   }
-  for (const char* old : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
+  for (const char* old : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_whitespace_pattern"})
     if (const Json* v = f.get(old)) structured(Json{{old + 7, *v}}, "guided_");
-  const std::size_t size = c.kind == Constraint::Kind::kJsonSchema ? c.schema.dump().size() : c.text.size();
+  if (c.blank_pattern && !c.blanks) throw ApiError("whitespace_pattern comes beside disable_any_whitespace; give one", "structured_outputs.whitespace_pattern");
+  const std::size_t size = (c.blank_pattern ? c.blank_pattern->size() : 0) + (c.kind == Constraint::Kind::kJsonSchema ? c.schema.dump().size() : c.text.size() + std::accumulate(c.choices.begin(), c.choices.end(), std::size_t{0}, [](std::size_t n, const std::string& s) { return n + s.size(); }));
   if (size > limits.max_schema_bytes)
-    throw ApiError("the schema has " + std::to_string(size) + " bytes; at most " + std::to_string(limits.max_schema_bytes) + " are allowed", "response_format", "invalid_grammar");
+    throw ApiError(c.param + " has " + std::to_string(size) + " bytes; at most " + std::to_string(limits.max_schema_bytes) + " are allowed", c.param, "invalid_grammar");
 }
 
 void read_common(Fields& f, ApiRequest& r, const Limits& limits) {
@@ -285,8 +296,7 @@ void read_common(Fields& f, ApiRequest& r, const Limits& limits) {
   bool beam = false;
   if (f.boolean("use_beam_search", beam) && beam) throw ApiError("use_beam_search is not supported", "use_beam_search", "unsupported_parameter");
   read_constraint(f, r, limits);
-  f.accept({"metadata", "store", "service_tier", "length_penalty", "early_stopping", "spaces_between_special_tokens", "priority", "parallel_tool_calls",
-            "prompt_cache_key", "safety_identifier"});
+  f.accept({"metadata", "store", "service_tier", "length_penalty", "early_stopping", "spaces_between_special_tokens", "priority", "prompt_cache_key", "safety_identifier"});
 }
 
 }  // namespace
@@ -453,6 +463,7 @@ ApiRequest read_chat(const Json& body, const Limits& limits) {
     }
     if (r.tools.is_null() && r.tool_choice != "none" && r.tool_choice != "auto") throw ApiError("tool_choice needs tools", "tool_choice");
   }
+  f.boolean("parallel_tool_calls", r.parallel_tool_calls);
   f.refuse("functions", "use tools");
   f.refuse("function_call", "use tool_choice");
   f.refuse("audio", "these models write text alone");

@@ -27,11 +27,14 @@ struct Limits {
 
 // What the output must look like; compiled by the structured-output room.
 struct Constraint {
-  enum class Kind { kNone, kJsonObject, kJsonSchema, kRegex, kChoice, kGrammar };
+  enum class Kind { kNone, kJsonObject, kJsonSchema, kRegex, kGrammar, kChoice };
   Kind kind = Kind::kNone;
   Json schema;                       // kJsonSchema
   std::string text;                  // kRegex, kGrammar
   std::vector<std::string> choices;  // kChoice
+  bool blanks = true;                // white space between tokens of JSON,
+  std::optional<std::string> blank_pattern;  // and what it looks like: a regular expression
+  std::string param;                 // the field that asked for it
 };
 
 struct Prompt {
@@ -50,6 +53,7 @@ struct ApiRequest {
   std::string tool_name;             // tool_choice function
   Json template_kwargs = Json::object();
   std::string chat_template;   // only with trust_request_chat_template
+  bool parallel_tool_calls = true;
   bool add_generation_prompt = true, continue_final_message = false;
   std::optional<bool> add_special_tokens;
 
