@@ -37,6 +37,12 @@ struct WeightFormat {
   std::string math;               // "fp8", "fp4": what a card must multiply natively to gain more than room
   std::string quantization;       // what plugins call it; "" when it comes with a checkpoint
   std::string quant_config_json;  // of a checkpoint in this format; "" for none
+  struct Fill {  // tensors, by the last part of their names, whose codes of `bits` bits all are `code`
+    std::string tensor;
+    std::uint32_t code = 0;
+    int bits = 8;
+  };
+  std::vector<Fill> fills;
 
   std::int64_t bytes(std::int64_t n, std::int64_t k) const;
 };

@@ -89,6 +89,11 @@ std::vector<WeightFormat> read_formats() {
                    .flat = t["flat"].value_or(false), .gguf = t["gguf"].value_or(false), .math = text(t, "math"), .quantization = text(t, "quantization")};
     if (const toml::array* aliases = t["aliases"].as_array())
       for (const auto& a : *aliases) f.aliases.push_back(a.value_or(std::string()));
+    if (const toml::table* fills = t["fill"].as_table())
+      for (const auto& [tensor, value] : *fills) {
+        const toml::table& fill = *value.as_table();
+        f.fills.push_back({std::string(tensor.str()), static_cast<std::uint32_t>(integer(fill, "code")), static_cast<int>(integer(fill, "bits", 8))});
+      }
     if (const toml::table* quant = t["quant"].as_table()) f.quant_config_json = json(*quant);
     out.push_back(std::move(f));
   }

@@ -17,6 +17,11 @@ class TokenConstraint {
 
   // `token` was chosen. False: the automaton cannot go on (our own fault); the request fails.
   virtual bool accept(std::int32_t token) = 0;
+
+  // The text is whole and nothing may follow: the request ends without waiting for an end token.
+  virtual bool complete() const { return false; }
+  // The text was led to its end because max_tokens was near.
+  virtual bool cut() const { return false; }
 };
 
 }  // namespace qengine

@@ -12,6 +12,13 @@ namespace qengine {
 
 class TokenConstraint;
 
+// Text before the answer proper in which stop strings mean nothing: from `open`, where the output begins
+// with it (white space may come first), or from the first token on when the prompt has `begun` it, to `close`.
+struct Prelude {
+  std::string open, close;  // empty: there is none
+  bool begun = false;
+};
+
 struct SamplingParams {
   std::int64_t max_tokens = 16;
   std::int64_t min_tokens = 0;
@@ -25,6 +32,7 @@ struct SamplingParams {
   std::vector<std::vector<std::int32_t>> bad_words;        // token sequences that must not be completed
   std::optional<std::int64_t> seed;
   std::vector<std::string> stop;
+  Prelude prelude;
   std::vector<std::int32_t> stop_token_ids;
   bool include_stop_str_in_output = false;
   bool ignore_eos = false;

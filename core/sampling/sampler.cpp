@@ -100,6 +100,8 @@ bool Sampler::changes_logits() const {
          p.repetition_penalty != 1.0 || p.frequency_penalty != 0.0 || p.presence_penalty != 0.0;
 }
 
+bool Sampler::plain_greedy() const { return params_.temperature < 1e-5 && params_.logprobs < 0 && !changes_logits(); }
+
 void Sampler::change(std::span<const float> logits, std::vector<float>& row) const {
   const SamplingParams& p = params_;
   const auto known = [&](std::int32_t id) { return id >= 0 && id < limit_; };

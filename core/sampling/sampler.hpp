@@ -38,6 +38,9 @@ class Sampler {
   SampleResult sample(std::span<const float> logits) const;
   void accept(std::int32_t token);  // it joined the text
 
+  // The next token is the largest logit below the limit, and nothing else is asked for.
+  bool plain_greedy() const;
+
   std::int64_t generated() const { return static_cast<std::int64_t>(output_.size()); }
 
  private:

@@ -128,7 +128,10 @@ const Step& Scheduler::schedule() {
         break;
       }
     }
-    if (fits) take(s, n);
+    if (fits) {
+      take(s, n);
+      if (s.computed + n < limits_.look_ahead_to && blocks_.num_free() > 2 * num_running()) grow(s, s.computed + n + 1);
+    }
   }
 
   for (std::size_t skipped = 0; !preempted && budget > 0 && skipped < waiting_.size();) {
@@ -161,6 +164,13 @@ void Scheduler::chain_full_blocks(Sequence& seq) {
     seq.chain = hit.node;
     ++seq.chained_blocks;
   }
+}
+
+std::int64_t Scheduler::drop_prefix_cache() {
+  const auto known = static_cast<std::int64_t>(prefix_.size());
+  blocks_.drop_cached();
+  prefix_.clear();  // the held ones: what is chained to them later has a parent that nobody finds
+  return known;
 }
 
 void Scheduler::commit() {

@@ -34,6 +34,8 @@ struct SchedulerLimits {
   std::int64_t token_budget = 2048;  // most tokens of a step
   bool chunked_prefill = true;       // false: a prompt runs in one step or not at all
   bool prefix_caching = true;
+  std::int64_t look_ahead_to = 0;    // > 0: a running sequence gets the block of its next position, up to this
+                                     // length, a step early while blocks are plenty: a device may run ahead
   std::string cache_identity;        // what the numbers in the cache mean; see PrefixCache
 };
 
@@ -77,7 +79,9 @@ class Scheduler {
   const SchedulerStats& stats() const { return stats_; }
   BlockManager& blocks() { return blocks_; }
   const BlockManager& blocks() const { return blocks_; }
-  void drop_prefix_cache() { blocks_.drop_cached(); }
+  // Nothing that was computed so far is found by a later sequence. Blocks that somebody holds stay with their holders. Returns how
+  // many blocks were known.
+  std::int64_t drop_prefix_cache();
 
  private:
   bool grow(Sequence& seq, std::int64_t positions);  // false: no block left
