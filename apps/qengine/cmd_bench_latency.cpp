@@ -8,14 +8,16 @@
 #include <cmath>
 #include <condition_variable>
 #include <cstdio>
-#include <map>
 #include <mutex>
 #include <random>
 
 #include "apps/qengine/command.hpp"
+#include "apps/qengine/dummy_setup.hpp"
 #include "apps/qengine/model_setup.hpp"
-#include "apps/qengine/read_bandwidth.hpp"
+#include "apps/qengine/step_bytes.hpp"
+#include "core/base/read_bandwidth.hpp"
 #include "core/base/thread_pool.hpp"
+#include "core/load_test/serving_metrics.hpp"
 
 namespace qengine {
 namespace {
@@ -69,16 +71,6 @@ std::vector<std::int64_t> sweep(const std::string& flag, const std::string& text
 
 double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-// Linear interpolation between the sorted values, as numpy does.
-double percentile(std::vector<double> v, double p) {
-  if (v.empty()) return 0;
-  std::sort(v.begin(), v.end());
-  const double at = p * static_cast<double>(v.size() - 1);
-  const auto i = static_cast<std::size_t>(at);
-  const double rest = at - static_cast<double>(i);
-  return v[i] + rest * (v[std::min(i + 1, v.size() - 1)] - v[i]);
-}
-
 Json spread(const std::vector<double>& v) { return {{"median", percentile(v, .5)}, {"p10", percentile(v, .1)}, {"p90", percentile(v, .9)}}; }
 
 struct Shape {
@@ -120,7 +112,7 @@ RunResult run_once(Engine& engine, const Shape& shape, const std::vector<std::ve
     };
   }
   const auto begin = Clock::now();
-  for (Request& r : requests) engine.submit(std::move(r));
+  engine.submit(std::move(requests));
   {
     std::unique_lock lock(mutex);
     done.wait(lock, [&] { return running == 0; });
@@ -150,44 +142,6 @@ RunResult run_once(Engine& engine, const Shape& shape, const std::vector<std::ve
   return result;
 }
 
-// Bytes of weights that a decode step must read: each matrix as the checkpoint stores it, or as it is
-// held where that is less (formats made at load), norms and biases; of an untied embedding only rows
-// are read, so it does not count.
-std::uint64_t weight_bytes_per_step(const Engine& engine) {
-  std::map<std::string, std::uint64_t> stored;  // by module
-  std::uint64_t rest = 0;
-  for (const Tensor& t : engine.checkpoint().tensors()) {
-    const auto dot = t.name.rfind('.');
-    stored[dot == std::string::npos ? t.name : t.name.substr(0, dot)] += t.bytes;
-  }
-  std::map<std::string, std::uint64_t> held;
-  for (const LayerReport& r : engine.format().report()) held[r.name] += r.bytes;
-  std::uint64_t total = 0;
-  bool embed = false;
-  for (const LayerSpec& layer : engine.format().layers())
-    for (const PartSpec& p : layer.parts) embed |= p.role == QE_ROLE_EMBED;
-  for (const LayerSpec& layer : engine.format().layers()) {
-    std::uint64_t from_file = 0, in_memory = held.count(layer.name) ? held[layer.name] : 0;
-    bool lookup_only = false;
-    for (const PartSpec& p : layer.parts) {
-      std::string module = p.name;
-      // A tied head is the embedding, under whichever name the file has it.
-      if (p.role == QE_ROLE_LM_HEAD && !embed && !stored.count(module)) module = "model.embed_tokens";
-      if (const auto it = stored.find(module); it != stored.end()) {
-        from_file += it->second;
-        stored.erase(it);
-      }
-      if (p.name != layer.name && held.count(p.name)) in_memory += held[p.name];
-      lookup_only |= p.role == QE_ROLE_EMBED;
-    }
-    if (lookup_only) continue;
-    total += from_file == 0 ? in_memory : in_memory == 0 ? from_file : std::min(from_file, in_memory);
-  }
-  for (const auto& [module, bytes] : stored)  // norms; a second copy of a tied matrix is not read
-    if (module != "model.embed_tokens" && module != "lm_head") rest += bytes;
-  return total + rest;
-}
-
 int run(const Invocation& in) {
   const auto inputs = sweep("input-len", in.values.text("input-len")), outputs = sweep("output-len", in.values.text("output-len")),
              batches = sweep("batch-size", in.values.text("batch-size"));
@@ -212,8 +166,7 @@ int run(const Invocation& in) {
 
   const int threads = options.threads > 0 ? options.threads : ThreadPool::physical_cores();
   const std::uint64_t weights = weight_bytes_per_step(*engine);
-  const Json kv = engine->kv_report();
-  const double kv_per_token = kv.contains("bytes_per_token") ? kv["bytes_per_token"].get<double>() : 0;
+  const double kv_per_token = kv_bytes_per_token(*engine);
 
   const GracefulStop stop;
   Json results = Json::array();
@@ -316,7 +269,7 @@ const Command bench_latency_command = {
     .name = "bench latency",
     .summary = "speed of one batch, and its share of the memory bandwidth",
     .usage = {"MODEL --input-len 512 --output-len 128 --batch-size 1,8 --runs 5 --warmups 1"},
-    .groups = with_model_groups({&bench_settings()}),
+    .groups = with_model_groups({&bench_settings(), &dummy_settings()}),
     // Equal prompts would find each other's cache and skip the prefill that is to be measured.
     .defaults = {{"enable-prefix-caching", "false"}},
     .positional = "model",

@@ -13,6 +13,8 @@
 #include "apps/qengine/model_setup.hpp"
 #include "apps/qengine/plugin_text.hpp"
 #include "core/base/build_info.hpp"
+#include "core/device/gemm.hpp"
+#include "core/device/gpu.hpp"
 #include "core/kv/kv_size.hpp"
 
 namespace qengine {
@@ -97,6 +99,17 @@ void gpus(Findings& out) {
   else out.ok("gpu", "devices", std::to_string(nodes));
   if (!driver.empty()) out.ok("gpu", "driver", driver);
   else if (nodes > 0) out.fail("gpu", "driver", "not loaded", "install the NVIDIA driver, or load its kernel module");
+  for (const GpuInfo& g : list_gpus().gpus) {
+    const qe_device& d = g.device;
+    out.ok("gpu", g.label(), g.name + ", sm_" + std::to_string(d.sm) + ", " + std::to_string(d.sm_count) + " multiprocessors, " + size_text(static_cast<double>(d.mem_bytes)) + ", driver for CUDA " +
+                                 std::to_string(d.driver / 1000) + "." + std::to_string(d.driver % 1000 / 10));
+    if (d.sm < 80) out.warn("gpu", g.label() + " kernels", "none for sm_" + std::to_string(d.sm), "kernels are for sm_80 and newer: --device cpu");
+  }
+  if (nodes > 0 && list_gpus().gpus.empty()) out.fail("gpu", "usable", list_gpus().why, "--device cpu works with every shipped plugin");
+  if (!list_gpus().gpus.empty()) {
+    if (dense_gemm()) out.ok("gpu", "dense products", dense_gemm_library());
+    else out.warn("gpu", "dense products", "no cuBLASLt: " + why_no_gemm(), "install it (libcublas of the CUDA version of this build) or name the file in QENGINE_CUBLASLT: without, long prompts run many times slower");
+  }
   if (!build_info().cuda.empty()) out.ok("gpu", "this build", "CUDA " + build_info().cuda);
   else if (nodes > 0) out.warn("gpu", "this build", "without CUDA", "build with the cuda preset to use the GPU");
 }
@@ -113,6 +126,16 @@ void limits(Findings& out) {
   else out.warn("limits", "address space", size_text(static_cast<double>(space.rlim_cur)), "files are mapped: it must hold the checkpoint and the packed weights (ulimit -v unlimited)");
 }
 
+// How well a method runs on a device: the best tier of the rows that cover it, 0 when none does.
+int best_tier(const PluginMethod& m, const qe_device& d) {
+  int best = 0;
+  for (const qe_capability& c : m.rows) {
+    const bool covers = c.kind == d.kind && (c.kind == QE_CPU || (d.sm >= c.sm_min && (c.sm_max == 0 || d.sm <= c.sm_max)));
+    if (covers && (best == 0 || c.tier < best)) best = c.tier;
+  }
+  return best;
+}
+
 std::string status_of_tier(int best) { return best == 1 ? "native" : best == 2 ? "weight-only" : best == 3 ? "reference" : "not at all"; }
 
 void plugins(const Invocation& in, Findings& out, Json& table_of) {
@@ -125,10 +148,10 @@ void plugins(const Invocation& in, Findings& out, Json& table_of) {
     Json schemes = Json::array();
     std::string summary;
     for (const PluginMethod& m : p->methods) {
-      int best = 0;
-      for (const qe_capability& c : m.rows)
-        if (c.kind == QE_CPU && (best == 0 || c.tier < best)) best = c.tier;
-      schemes.push_back({{"scheme", m.name}, {"cpu", m.replacement.empty() ? status_of_tier(best) : "by " + m.replacement}, {"devices", capabilities_of(m)}});
+      const std::string by = m.replacement.empty() ? "" : "by " + m.replacement;
+      Json scheme{{"scheme", m.name}, {"cpu", by.empty() ? status_of_tier(best_tier(m, cpu_device())) : by}, {"devices", capabilities_of(m)}};
+      for (const GpuInfo& g : list_gpus().gpus) scheme[g.label()] = by.empty() ? status_of_tier(best_tier(m, g.device)) : by;
+      schemes.push_back(std::move(scheme));
     }
     for (const Json& s : schemes) summary += (summary.empty() ? "" : ", ") + s["scheme"].get<std::string>() + " " + s["cpu"].get<std::string>();
     table_of.push_back({{"plugin", p->name}, {"version", p->version}, {"trust", p->trust}, {"schemes", std::move(schemes)}});

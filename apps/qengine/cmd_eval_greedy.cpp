@@ -9,7 +9,7 @@
 
 #include "apps/qengine/command.hpp"
 #include "apps/qengine/eval_setup.hpp"
-#include "apps/qengine/greedy_prompts.hpp"
+#include "core/eval/greedy_prompts.hpp"
 #include "apps/qengine/model_setup.hpp"
 #include "core/plugin_host/sha256.hpp"
 
@@ -117,17 +117,7 @@ int run(const Invocation& in) {
     if (in.values.flag("repeat") && !GracefulStop::requested()) again = answers(*engine, prompts, max_tokens);
   }
   if (in.values.has("reference") && !GracefulStop::requested()) {
-    EngineOptions plain;
-    plain.model = in.values.text("reference");
-    plain.plugins = options.plugins;
-    plain.format.exact = plain.exact = options.exact;
-    plain.device = options.device;
-    plain.threads = options.threads;
-    plain.max_model_len = options.max_model_len;
-    plain.max_num_batched_tokens = options.max_num_batched_tokens;
-    plain.kv_cache_memory_bytes = options.kv_cache_memory_bytes;
-    plain.need_tokenizer = false;
-    const auto base = load_engine(in, plain);
+    const auto base = load_engine(in, reference_options(in, options));
     for (std::size_t i = 0; i < prompts.size(); ++i) check_ids(*base, prompts[i], "prompt " + std::to_string(i));
     theirs = answers(*base, prompts, max_tokens);
   }

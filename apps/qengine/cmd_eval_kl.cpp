@@ -1,20 +1,18 @@
 // eval kl: what a format costs in answers: its next-token distributions against those of a reference.
 //
-// Both models run in one process, in step: while one computes a position the other's row of logits
-// waits, so that memory holds a few rows and not a text times a vocabulary.
+// Both models run in one process, in step (logit_compare.hpp).
 #include <algorithm>
 #include <cmath>
-#include <condition_variable>
 #include <cstdio>
-#include <deque>
-#include <exception>
-#include <mutex>
-#include <thread>
+#include <optional>
 
 #include "apps/qengine/command.hpp"
 #include "apps/qengine/eval_setup.hpp"
+#include "apps/qengine/layer_compare.hpp"
+#include "apps/qengine/logit_compare.hpp"
 #include "apps/qengine/model_setup.hpp"
 #include "core/base/log.hpp"
+#include "core/engine/format_class.hpp"
 #include "core/eval/statistics.hpp"
 #include "core/eval/verdict.hpp"
 
@@ -26,47 +24,10 @@ constexpr std::size_t kWorst = 10;
 
 const SettingGroup& kl_settings() {
   static const SettingGroup group{"Reference",
-                                  {{.name = "reference", .kind = Kind::kPath, .value = "MODEL", .help = "the model to compare with, loaded as it lies: flags of the format concern --model alone"}}};
+                                  {{.name = "reference", .kind = Kind::kPath, .value = "MODEL", .help = "the model to compare with, loaded as it lies: flags of the format concern --model alone"},
+                                   {.name = "layers", .kind = Kind::kBool, .fallback = "false", .help = "error of every layer, too: which one a format hurts"}}};
   return group;
 }
-
-// Rows of logits on their way from the reference's thread to ours.
-class Rows {
- public:
-  // False when the reader has given up.
-  bool push(std::span<const float> row) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return rows_.size() < kMost || closed_; });
-    if (closed_) return false;
-    rows_.emplace_back(row.begin(), row.end());
-    changed_.notify_all();
-    return true;
-  }
-  // Empty when the writer ended early.
-  std::vector<float> pop() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !rows_.empty() || closed_; });
-    if (rows_.empty()) return {};
-    std::vector<float> row = std::move(rows_.front());
-    rows_.pop_front();
-    changed_.notify_all();
-    return row;
-  }
-  void close() {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-    changed_.notify_all();
-  }
-
- private:
-  static constexpr std::size_t kMost = 16;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::vector<float>> rows_;
-  bool closed_ = false;
-};
-
-struct Stopped {};  // thrown through all_logits to leave it
 
 struct WorstToken {
   double kld = 0;
@@ -75,69 +36,17 @@ struct WorstToken {
   std::vector<std::int32_t> before;
 };
 
-bool scored(const Window& w, std::int64_t position) { return position + 1 >= w.first && position + 1 < std::ssize(w.ids); }
-
 // One window through both engines.
 void compare(Engine& base, Engine& model, const Window& w, KlStats& stats, std::vector<WorstToken>& worst) {
-  Rows rows;
-  std::exception_ptr failed;
-  std::thread reference([&] {
-    try {
-      base.all_logits(w.ids, [&](std::int64_t position, std::span<const float> row) {
-        if (scored(w, position) && !rows.push(row)) throw Stopped{};
-      });
-    } catch (const Stopped&) {
-    } catch (...) {
-      failed = std::current_exception();
-    }
-    rows.close();
+  compare_logits(base, model, w, [&](std::int64_t position, std::span<const float> expected, std::span<const float> row) {
+    const std::int32_t token = w.ids[static_cast<std::size_t>(position + 1)];
+    const double kld = stats.add(expected, row, token);
+    if (!(kld > 0) || (worst.size() == kWorst && kld <= worst.back().kld)) return;
+    const auto begin = w.ids.begin() + std::max<std::int64_t>(0, position - 11);
+    worst.push_back({kld, w.document, w.position + position + 1, token, {begin, w.ids.begin() + position + 1}});
+    std::sort(worst.begin(), worst.end(), [](const auto& a, const auto& b) { return a.kld > b.kld; });
+    worst.resize(std::min(worst.size(), kWorst));
   });
-  std::exception_ptr ours;
-  try {
-    model.all_logits(w.ids, [&](std::int64_t position, std::span<const float> row) {
-      if (!scored(w, position)) return;
-      const std::vector<float> expected = rows.pop();
-      if (expected.size() != row.size()) throw Stopped{};
-      const std::int32_t token = w.ids[position + 1];
-      const double kld = stats.add(expected, row, token);
-      if (!(kld > 0) || (worst.size() == kWorst && kld <= worst.back().kld)) return;
-      const auto begin = w.ids.begin() + std::max<std::int64_t>(0, position - 11);
-      worst.push_back({kld, w.document, w.position + position + 1, token, {begin, w.ids.begin() + position + 1}});
-      std::sort(worst.begin(), worst.end(), [](const auto& a, const auto& b) { return a.kld > b.kld; });
-      worst.resize(std::min(worst.size(), kWorst));
-    });
-  } catch (const Stopped&) {
-  } catch (...) {
-    ours = std::current_exception();
-  }
-  rows.close();
-  reference.join();
-  if (failed) std::rethrow_exception(failed);
-  if (ours) std::rethrow_exception(ours);
-}
-
-// Of the decoder layers, from the format report: embedding and head are often left at 16 bits.
-double weight_bits(const FormatPlan& plan) {
-  double bytes = 0, weights = 0;
-  for (const LayerReport& r : plan.report())
-    if (r.index >= 0) bytes += static_cast<double>(r.bytes);
-  for (const LayerSpec& l : plan.layers())
-    if (l.index >= 0)
-      for (const PartSpec& p : l.parts) weights += static_cast<double>(p.n) * static_cast<double>(l.k);
-  return weights > 0 ? 8 * bytes / weights : 16;
-}
-
-std::int64_t parameters(const FormatPlan& plan) {
-  std::int64_t n = 0;
-  for (const LayerSpec& l : plan.layers())
-    for (const PartSpec& p : l.parts) n += p.n * l.k;
-  return n;
-}
-
-double kv_bits(const Engine& e) {
-  const Json kv = e.kv_report();
-  const double values = 2.0 * e.config().num_layers * static_cast<double>(e.config().kv_size());
-  return values > 0 && kv.contains("bytes_per_token") ? 8 * kv["bytes_per_token"].get<double>() / values : 16;
 }
 
 Json json_of(const Estimate& e, const Distribution& d) {
@@ -162,18 +71,7 @@ int run(const Invocation& in) {
   options.need_tokenizer = eval_needs_tokenizer(in);
   const auto model = load_engine(in, options);
 
-  // The reference keeps what concerns the machine and the arithmetic, and nothing about formats.
-  EngineOptions plain;
-  plain.model = in.values.text("reference");
-  plain.plugins = options.plugins;
-  plain.format.exact = plain.exact = options.exact;
-  plain.device = options.device;
-  plain.threads = options.threads;
-  plain.max_model_len = options.max_model_len;
-  plain.max_num_batched_tokens = options.max_num_batched_tokens;
-  plain.kv_cache_memory_bytes = options.kv_cache_memory_bytes;
-  plain.need_tokenizer = false;
-  const auto base = load_engine(in, plain);
+  const auto base = load_engine(in, reference_options(in, options));
   if (base->config().vocab_size != model->config().vocab_size)
     throw Error("E101", "--reference has a vocabulary of " + std::to_string(base->config().vocab_size) + " tokens, --model one of " + std::to_string(model->config().vocab_size))
         .hint("compare two formats of one model");
@@ -201,12 +99,16 @@ int run(const Invocation& in) {
   if (stats.count() == 0 && stats.non_finite() > 0)
     throw Error("E406", "no token has finite logits in both models").hint("a model trained in bfloat16 may overflow in float16: use --dtype bfloat16 or float32");
 
-  Gates gates = default_gates(weight_bits(model->format()), parameters(model->format()), kv_bits(*model));
+  const FormatClass format = format_class(*model);
+  Gates gates = default_gates(format.weight_bits, format.parameters, format.kv_bits);
   gates.kl_mean_ok = in.values.number("kl-mean-ok").value_or(gates.kl_mean_ok);
   gates.kl_mean_fail = in.values.number("kl-mean-fail").value_or(gates.kl_mean_fail);
   gates.same_top_warn = in.values.number("same-top-warn").value_or(gates.same_top_warn);
   gates.ppl_ratio_fail = in.values.number("ppl-ratio-fail").value_or(gates.ppl_ratio_fail);
   const Verdict verdict = judge(stats, gates);
+
+  std::optional<LayerErrors> layers;
+  if (in.values.flag("layers") && !GracefulStop::requested()) layers = compare_layers(in, *base, *model, text.windows);
 
   const bool interrupted = GracefulStop::requested();
   const auto tokenizer = model->tokenizer();
@@ -235,8 +137,8 @@ int run(const Invocation& in) {
     Json& list = doc["worst"] = Json::array();
     for (const WorstToken& w : worst) list.push_back({{"kld", w.kld}, {"document", w.document}, {"position", w.position}, {"token_id", w.token}});
     doc["verdict"] = to_string(verdict.grade);
-    Json& reasons = doc["reasons"] = Json::array();
-    for (const VerdictReason& r : verdict.reasons) reasons.push_back({{"gate", r.gate}, {"value", r.value}, {"limit", r.limit}});
+    doc["reasons"] = reasons_json(verdict);
+    if (layers) doc["layers"] = layer_errors_json(*layers);
     if (interrupted) doc["interrupted"] = true;
     print_json(doc);
   } else {
@@ -253,13 +155,8 @@ int run(const Invocation& in) {
         out += line + one_line(tokenizer->decode(w.before, false)) + " >" + one_line(tokenizer->piece(w.token)) + "<\n";
       }
     }
-    out += std::string("\nverdict: ") + to_string(verdict.grade);
-    std::string reasons;
-    for (const VerdictReason& r : verdict.reasons) {
-      std::snprintf(line, sizeof line, "%s%s %.4g, limit %.4g", reasons.empty() ? "" : "; ", r.gate.c_str(), r.value, r.limit);
-      reasons += line;
-    }
-    print(out + (reasons.empty() ? "" : " (" + reasons + ")") + "\n");
+    if (layers) out += "\n" + layer_errors_text(*layers);
+    print(out + "\n" + verdict_line(verdict));
   }
   if (interrupted) return GracefulStop::exit_code();
   return verdict.grade == Verdict::kFail ? 6 : 0;

@@ -40,6 +40,7 @@ class Output {
 };
 
 int run(const Invocation& in) {
+  const GracefulStop stop;  // before anything is on the disk that an interrupt would leave there
   OutputFolder folder(in);
   const OpenModel m = open_model(in);
   const FormatPlan& plan = *m.plan;
@@ -55,7 +56,6 @@ int run(const Invocation& in) {
   for (const LayerSpec& l : plan.layers())
     for (const PartSpec& p : l.parts) entries.push_back({weight_name(p, tied), dtype, {p.n, l.k}});
 
-  const GracefulStop stop;
   {
     Progress progress(in, "export");
     SafetensorsWriter file(folder.path() / "model.safetensors", entries, {{"format", "pt"}});

@@ -8,7 +8,7 @@
 #include "apps/qengine/command.hpp"
 #include "apps/qengine/plan_arm.hpp"
 #include "apps/qengine/plugin_text.hpp"
-#include "apps/qengine/read_bandwidth.hpp"
+#include "core/base/read_bandwidth.hpp"
 #include "core/kv/kv_size.hpp"
 #include "core/plan/plot.hpp"
 #include "core/plan/tables.hpp"

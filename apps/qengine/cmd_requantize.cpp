@@ -159,6 +159,7 @@ int run(const Invocation& in) {
   const Scheme scheme = wanted == "fp8_per_tensor" ? Scheme::kFp8Tensor : wanted == "fp8_per_channel" ? Scheme::kFp8Channel : wanted == "fp8_per_block" ? Scheme::kFp8Block
                         : wanted == "int8"         ? Scheme::kInt8 : Scheme::kInt4;
   const std::int64_t group = in.values.integer("group-size", 128);
+  const GracefulStop stop;  // before anything is on the disk that an interrupt would leave there
   OutputFolder folder(in);
   const OpenModel m = open_model(in);
   const FormatPlan& plan = *m.plan;
@@ -183,7 +184,6 @@ int run(const Invocation& in) {
       for (SafetensorsEntry& e : entries_of(scheme, p.name, p.n, l.k, grid_of(scheme, p.n, l.k, group))) entries.push_back(std::move(e));
     }
 
-  const GracefulStop stop;
   std::uint64_t bytes = 0;
   {
     Progress progress(in, "requantize");

@@ -8,7 +8,9 @@
 #include <mutex>
 #include <optional>
 
+#include "apps/qengine/chat_session.hpp"
 #include "apps/qengine/command.hpp"
+#include "apps/qengine/dummy_setup.hpp"
 #include "apps/qengine/model_setup.hpp"
 
 namespace qengine {
@@ -132,13 +134,17 @@ int run(const Invocation& in) {
   const bool json = in.json();
   if (in.values.has("logprobs") && !json) throw Error("E101", "--logprobs needs --json").hint("logprobs are part of the JSON document");
   if (in.values.has("system") && !in.values.flag("chat")) throw Error("E101", "--system needs --chat").hint("add --chat, or write it into the prompt");
-  const std::vector<std::string> asked = texts(in);
+  const bool interactive = in.values.flag("chat") && !json && in.words.empty() && in.values.list("prompt").empty() && in.values.list("prompt-file").empty() &&
+                           in.values.list("prompt-ids").empty() && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+  const std::vector<std::string> asked = interactive ? std::vector<std::string>{} : texts(in);
 
   EngineOptions options = engine_options(in);
   options.need_tokenizer = true;  // an answer is text
   const auto engine = load_engine(in, options);
   if (in.values.given("quantization") && !json) note(in, engine->format().choice());  // what the name became
   const SamplingParams sampling = sampling_params(in, engine->checkpoint());
+
+  if (interactive) return chat_session(in, *engine, sampling);
 
   std::vector<Answer> answers;
   for (auto& ids : prompts(in, *engine, asked)) answers.push_back({.prompt = std::move(ids)});
@@ -250,8 +256,8 @@ extern const Command run_command;
 const Command run_command = {
     .name = "run",
     .summary = "answer prompts (the default command)",
-    .usage = {"MODEL --prompt \"Why is the sky blue?\"", "MODEL --chat --system \"Be brief.\" --prompt \"Hi\"", "MODEL < prompt.txt"},
-    .groups = with_model_groups({&prompt_settings(), &sampling_settings(), &chat_settings()}),
+    .usage = {"MODEL --prompt \"Why is the sky blue?\"", "MODEL --chat --system \"Be brief.\" --prompt \"Hi\"", "MODEL --chat", "MODEL < prompt.txt"},
+    .groups = with_model_groups({&prompt_settings(), &sampling_settings(), &chat_settings(), &dummy_settings()}),
     .positional = "model",
     .max_words = 1,
     .run = run,

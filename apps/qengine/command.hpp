@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -29,6 +30,9 @@ struct Invocation {
   const Values& values;
   const Profile& profile;
   const std::vector<std::string>& words;  // arguments that are no flags, MODEL taken out
+  // The same command line and environment with the profile as it is by now. Throws what reading them threw. Empty in tests and
+  // in commands that are made of another.
+  std::function<Arguments()> again = {};
 
   bool json() const { return values.flag("json"); }
   bool quiet() const { return values.flag("quiet"); }
@@ -83,7 +87,8 @@ class Progress {
 // ---- signals ---------------------------------------------------------------------------------------
 
 // While one lives, the first SIGINT or SIGTERM only sets a flag, so that the command can finish what
-// it has; without one, and for the second signal, the program ends at once with 128 + the signal.
+// it has; without one, and for a second signal (0.3 s later or more: wrappers deliver one twice), the
+// program ends at once with 128 + the signal.
 class GracefulStop {
  public:
   GracefulStop();
@@ -91,6 +96,7 @@ class GracefulStop {
   GracefulStop(const GracefulStop&) = delete;
   GracefulStop& operator=(const GracefulStop&) = delete;
   static const std::atomic<bool>& requested();
+  static void forget();    // the interrupt was dealt with; the next one is a first one again
   static int exit_code();  // 130 or 143 once requested
 };
 

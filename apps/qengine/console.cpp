@@ -1,10 +1,13 @@
 // stdout, stderr, progress and signals: how the program behaves at its edges.
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,10 +23,23 @@ std::atomic<bool> stop_requested{false};
 std::atomic<int> stop_signal{0};
 std::atomic<int> graceful{0};
 
+// timeout(1), a terminal and a shell that passes signals on can deliver one interrupt twice, to the process and to its group: a
+// second one counts only when a person could have meant it.
+constexpr std::int64_t kSameInterruptNs = 300'000'000;
+std::atomic<std::int64_t> stop_time_ns{0};
+
 void on_stop(int signal) {
-  if (graceful.load() > 0 && !stop_requested.exchange(true)) {
-    stop_signal.store(signal);
-    return;
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);  // allowed in a signal handler
+  const std::int64_t now = std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+  if (graceful.load() > 0) {
+    std::int64_t first = 0;
+    if (stop_time_ns.compare_exchange_strong(first, now)) {
+      stop_signal.store(signal);
+      stop_requested.store(true);
+      return;
+    }
+    if (now - first < kSameInterruptNs) return;
   }
   _exit(128 + signal);
 }
@@ -36,7 +52,7 @@ void print(std::string_view text) {
   const bool ok = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   if (ok) return;
   if (errno == EPIPE) _exit(0);
-  throw Error("E000", std::string("cannot write to stdout: ") + std::strerror(errno));
+  throw Error("E108", std::string("cannot write to stdout: ") + std::strerror(errno));
 }
 
 nlohmann::ordered_json json_document(const Command& command) {
@@ -121,6 +137,10 @@ void Progress::done() {
 GracefulStop::GracefulStop() { graceful.fetch_add(1); }
 GracefulStop::~GracefulStop() { graceful.fetch_sub(1); }
 const std::atomic<bool>& GracefulStop::requested() { return stop_requested; }
+void GracefulStop::forget() {
+  stop_requested.store(false);
+  stop_time_ns.store(0);
+}
 int GracefulStop::exit_code() { return 128 + stop_signal.load(); }
 
 void install_stop_handlers() {
@@ -131,6 +151,7 @@ void install_stop_handlers() {
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   signal(SIGPIPE, SIG_IGN);  // writes fail with EPIPE, and print() ends the program quietly
+  signal(SIGXFSZ, SIG_IGN);  // and with EFBIG above the limit of ulimit -f
 }
 
 }  // namespace qengine

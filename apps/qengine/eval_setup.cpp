@@ -93,12 +93,32 @@ EvalText eval_text(const Invocation& in, const Engine& engine) {
   return t;
 }
 
+EngineOptions reference_options(const Invocation& in, const EngineOptions& options) {
+  EngineOptions plain;
+  plain.model = in.values.text("reference");
+  plain.plugins = options.plugins;
+  plain.format.exact = plain.exact = options.exact;
+  plain.device = options.device;
+  plain.threads = options.threads;
+  plain.max_model_len = options.max_model_len;
+  plain.max_num_batched_tokens = options.max_num_batched_tokens;
+  plain.kv_cache_memory_bytes = options.kv_cache_memory_bytes;
+  plain.need_tokenizer = false;
+  return plain;
+}
+
 void add_text_record(Json& document, const EvalText& t) {
   document["method"] = t.method;
   document["context"] = t.context;
   if (t.method == "docs") document["stride"] = t.stride;
   document["bos"] = t.bos;
   document["corpus_sha256"] = t.sha256;
+}
+
+Json reasons_json(const Verdict& verdict) {
+  Json out = Json::array();
+  for (const VerdictReason& r : verdict.reasons) out.push_back({{"gate", r.gate}, {"value", r.value}, {"limit", r.limit}});
+  return out;
 }
 
 }  // namespace qengine

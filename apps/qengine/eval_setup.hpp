@@ -6,6 +6,7 @@
 
 #include "apps/qengine/command.hpp"
 #include "apps/qengine/model_setup.hpp"
+#include "core/eval/verdict.hpp"
 #include "core/eval/windows.hpp"
 
 namespace qengine {
@@ -29,7 +30,14 @@ bool eval_needs_tokenizer(const Invocation& in);
 // Throws Error E101 when an id is outside the vocabulary of `engine`, naming which prompt.
 void check_ids(const Engine& engine, const std::vector<std::int32_t>& ids, const std::string& what);
 
+// The options for --reference beside those of the model: what concerns the machine and the arithmetic is
+// kept, nothing about formats, and no tokenizer is needed.
+EngineOptions reference_options(const Invocation& in, const EngineOptions& options);
+
 // method, context, stride, bos, corpus hash, as members of `document`.
 void add_text_record(Json& document, const EvalText& text);
+
+// [{"gate","value","limit"}]
+Json reasons_json(const Verdict& verdict);
 
 }  // namespace qengine

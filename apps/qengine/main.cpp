@@ -133,7 +133,9 @@ int run_command(const Command& command, std::vector<std::string> args, bool envi
     if (a == "--") break;
     if (a == "--help" || a == "-h") return print_command_help(command), 0;
   }
-  const Arguments arguments = resolve(spec, args, environment ? qengine_environment() : std::map<std::string, std::string>(), any);
+  const auto variables = environment ? qengine_environment() : std::map<std::string, std::string>();
+  const auto again = [&] { return resolve(spec, args, variables, any); };
+  const Arguments arguments = again();
   const Values& values = arguments.values;
   set_log_level(values.flag("quiet") && !values.given("log-level") ? "error" : values.text("log-level"));
   set_log_json(values.text("log-format") == "json");
@@ -142,7 +144,7 @@ int run_command(const Command& command, std::vector<std::string> args, bool envi
   if (values.has("output") && values.at("output").setting == &result_settings().settings[0])
     if (const std::string file = values.text("output"); !std::freopen(file.c_str(), "w", stdout))
       throw Error("E108", "cannot write " + file + ": " + std::strerror(errno));
-  return command.run({command, values, arguments.profile, arguments.words});
+  return command.run({command, values, arguments.profile, arguments.words, again});
 }
 
 int dispatch(std::vector<std::string> args) {
@@ -178,7 +180,9 @@ int main(int argc, char** argv) {
   alignas(16) static char stack[64 * 1024];  // the ordinary one may be what ran out
   const stack_t alternate{.ss_sp = stack, .ss_flags = 0, .ss_size = sizeof stack};
   sigaltstack(&alternate, nullptr);
-  install_crash_handler();  // the sanitizers say more
+  install_crash_handler();
+#else
+  install_cut_file_handler();  // of the others the sanitizers say more
 #endif
   try {
     return dispatch({argv + 1, argv + argc});

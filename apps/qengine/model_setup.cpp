@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "apps/qengine/dummy_setup.hpp"
 #include "apps/qengine/plugin_text.hpp"
 #include "core/base/log.hpp"
 #include "core/tokenizer/chat_template.hpp"
@@ -41,6 +42,7 @@ fs::path model_path(const Invocation& in) {
     throw Error("E101", "no model").hint(std::string("qengine ") + in.command.name + " MODEL, or --model MODEL: a folder or a .gguf file");
   const fs::path path = in.values.text("model");
   const std::string format = in.values.knows("load-format") ? in.values.text("load-format") : "auto";
+  if (format == "dummy") throw Error("E101", "this command needs the files of the model").hint("leave --load-format dummy out");
   if (format != "auto" && (format == "gguf") != (path.extension() == ".gguf"))
     throw Error("E101", "--load-format " + format + " does not fit " + path.string()).hint("leave --load-format out; the path decides");
   return path;
@@ -87,10 +89,11 @@ FormatOptions format_options(const Invocation& in) {
 EngineOptions engine_options(const Invocation& in) {
   const Values& v = in.values;
   EngineOptions o;
-  o.model = model_path(in);
+  o.format = format_options(in);
+  o.dummy = dummy_model(in, o.format);
+  if (!o.dummy) o.model = model_path(in);
   o.tokenizer = v.text("tokenizer");
   o.plugins = plugin_options(in);
-  o.format = format_options(in);
   o.device = v.text("device");
   const std::string dtype = v.text("dtype");
   o.dtype = dtype == "half" ? "float16" : dtype == "float" ? "float32" : dtype;
@@ -116,11 +119,11 @@ EngineOptions engine_options(const Invocation& in) {
 OpenModel open_model(const Invocation& in) {
   OpenModel m;
   const fs::path path = model_path(in);
-  m.checkpoint = Checkpoint::open(path);
-  for (const std::string& w : m.checkpoint->warnings()) log("model").warn("{}", w);
-  m.config = read_model_config(*m.checkpoint);
   m.host = std::make_unique<PluginHost>(plugin_options(in));
   m.host->scan();
+  m.checkpoint = Checkpoint::open(path, false, m.host->dialects());
+  for (const std::string& w : m.checkpoint->warnings()) log("model").warn("{}", w);
+  m.config = read_model_config(*m.checkpoint);
   m.plan = FormatPlan::make(*m.host, m.checkpoint, m.config, format_options(in));
   return m;
 }

@@ -86,7 +86,7 @@ PlanSource::PlanSource(const Invocation& in) : in_(in) {
     return;
   }
   const fs::path path = model_path(in);
-  checkpoint_ = Checkpoint::open(path, fs::is_directory(path) && !has_weights(path));
+  checkpoint_ = Checkpoint::open(path, fs::is_directory(path) && !has_weights(path), host().dialects());
   const ModelConfig config = read_model_config(*checkpoint_);
   shape_ = shape_of(config, path.filename().empty() ? path.parent_path().filename().string() : path.filename().string());
   architecture_ = config.architecture;
@@ -152,7 +152,7 @@ void PlanSource::add_resident(Arm& a, const Card& card) const {
   if (!a.name.format.empty()) {
     const WeightFormat* f = find_format(a.name.format);
     if (f && f->gguf) throw Error("E101", "a shape in " + f->name + " has no file, and GGUF is planned from its file").hint("--bytes stored, or name the .gguf file as MODEL");
-    checkpoint = Checkpoint::from_config(plain_config_, f && !f->quant_config_json.empty() ? Json::parse(f->quant_config_json) : Json());
+    checkpoint = Checkpoint::from_config(plain_config_, f && !f->quant_config_json.empty() ? Json::parse(f->quant_config_json) : Json(), host().dialects());
     options.plugin.clear();
     options.quantization = !f ? a.name.format : f->quantization;
     if (f) a.math = f->math, a.bits = static_cast<int>(f->bits);
