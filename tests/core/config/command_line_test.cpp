@@ -143,6 +143,23 @@ TEST(CommandLine, PrintedConfigurationIsAProfileOfTheSameValues) {
   EXPECT_GT(checked, 20u);
 }
 
+TEST(CommandLine, ABackendsKeysStandInPlaceOfTheOthers) {
+  Arguments a = parse({"/m", "--quantization", "fp8", "--kv-cache-dtype", "fp8", "--max-num-seqs", "4"});
+  a.profile.options = {{"awq_marlin", "fp32_scales", "false", ""}};
+  const Profile p = parse_profile("schema = 1\n[[backend]]\nname = \"b\"\nplugin = \"awq_marlin\"\nmax_num_seqs = 8\n[backend.options.awq_marlin]\nfp32_scales = true\n[[backend]]\nname = \"c\"\nkv_plugin = \"kv_fp8\"\n", "q", "/");
+  const Arguments b = with_backend(a, p.backends[0]), c = with_backend(a, p.backends[1]);
+  EXPECT_EQ(b.values.text("plugin"), "awq_marlin");
+  EXPECT_FALSE(b.values.has("quantization"));  // it would name another one
+  EXPECT_EQ(b.values.integer("max-num-seqs"), 8);
+  EXPECT_EQ(b.values.text("kv-cache-dtype"), "fp8");
+  EXPECT_EQ(b.values.text("model"), "/m");
+  EXPECT_EQ(b.profile.options.back().value, "true");
+  EXPECT_EQ(c.values.text("quantization"), "fp8");
+  EXPECT_EQ(c.values.text("kv-cache-dtype"), "auto");
+  EXPECT_EQ(c.values.text("kv-plugin"), "kv_fp8");
+  EXPECT_EQ(a.values.text("quantization"), "fp8");
+}
+
 TEST(Help, ListsEveryFlagOfItsGroupsInFewColumns) {
   const CommandLineSpec s = spec();
   const std::string text = help_text(s.groups, {}, 100, false);

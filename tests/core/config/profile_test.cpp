@@ -106,5 +106,57 @@ TEST(Profile, WhatIsNoTomlIsRefusedWithLineAndColumn) {
   EXPECT_EQ(refusal("schema = 1\nx = " + std::string(100'000, '[')).substr(0, 14), "E102 q.toml:2:");
 }
 
+// Only what a running server can change by loading anew is a key of a backend.
+TEST(Profile, ABackendHoldsKeysOfClassSwap) {
+  const Profile p = parse_profile(R"(schema = 1
+[[backend]]
+name = "stable"
+plugin = "awq_marlin"
+[backend.options.awq_marlin]
+fp32_scales = true
+[[backend]]
+name = "fp8"
+path = "models/Qwen3-4B"
+kv_cache_dtype = "fp8"
+max_num_seqs = "1K"
+)", "q.toml", "/etc/q");
+  ASSERT_EQ(p.backends.size(), 2u);
+  EXPECT_EQ(p.backends[0].name, "stable");
+  EXPECT_EQ(p.backends[0].where, "q.toml:2:1");
+  ASSERT_EQ(p.backends[0].options.size(), 1u);
+  EXPECT_EQ(p.backends[0].options[0].plugin + "." + p.backends[0].options[0].key, "awq_marlin.fp32_scales");
+  ASSERT_EQ(p.backends[1].values.size(), 3u);
+  for (const ProfileValue& v : p.backends[1].values) {
+    const std::string key = v.setting->key;
+    EXPECT_EQ(v.texts, (std::vector<std::string>{key == "model.path" ? "/etc/q/models/Qwen3-4B" : key == "engine.kv_cache_dtype" ? "fp8" : "1024"})) << key;
+  }
+  EXPECT_EQ(refusal("schema = 1\n[[backend]]\nname = \"a\"\ndevice = \"cpu\"\n").substr(0, 44), "E102 q.toml:4:1: unknown key backend.device\n");
+  EXPECT_EQ(refusal("schema = 1\n[[backend]]\nname = \"a\"\nplugn = \"x\"\n"), "E102 q.toml:4:1: unknown key backend.plugn\n  hint  did you mean plugin?");
+  EXPECT_EQ(refusal("schema = 1\n[[backend]]\nplugin = \"x\"\n").substr(0, 44), "E102 q.toml:2:1: [[backend]] has no name\n  h");
+  EXPECT_EQ(refusal("schema = 1\n[[backend]]\nname = \"a\"\n[[backend]]\nname = \"a\"\n"), "E102 q.toml:4:1: backend a is named twice\n  from  the first is at q.toml:2:1");
+  EXPECT_EQ(refusal("schema = 1\n[[backend]]\nname = \"a b\"\n").substr(0, 45), "E102 q.toml:3:8: backend.name \"a b\" is not up");
+}
+
+TEST(Profile, ABackendMayComeAsJson) {
+  const ProfileBackend b = parse_backend(R"({"plugin": "fp8_online", "path": "m", "max_num_seqs": 8, "options": {"fp8_online": {"x": true}}})", "backend", "/etc/q");
+  EXPECT_EQ(b.name, "");
+  EXPECT_EQ(b.values.size(), 3u);
+  EXPECT_EQ(b.values[1].texts[0], "/etc/q/m");
+  ASSERT_EQ(b.options.size(), 1u);
+  EXPECT_EQ(b.options[0].value, "true");
+  const auto refused = [](const char* j) {
+    try {
+      parse_backend(j, "backend", "/");
+      return std::string("accepted");
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+  };
+  EXPECT_EQ(refused(R"({"port": 1})").substr(0, 38), "E102 backend: unknown key backend.port");
+  EXPECT_EQ(refused(R"({"block_size": true})"), "E102 backend: engine.block_size is true or false, expected an integer");
+  EXPECT_EQ(refused(R"({"plugin": null})").substr(0, 34), "E102 backend: plugin is neither a ");
+  EXPECT_EQ(refused("[]").substr(0, 34), "E102 backend is no JSON object\n  h");
+}
+
 }  // namespace
 }  // namespace qengine

@@ -1,4 +1,5 @@
 // The life of requests: ends, errors, cancellation, threads.
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -28,7 +29,7 @@ class Requests : public ::testing::Test {
   std::string text(std::span<const std::int32_t> ids) const { return engine->tokenizer()->decode({ids.begin(), ids.end()}, true); }
   template <class F>
   bool soon(F&& condition) {
-    for (int i = 0; i < 2000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int i = 0; i < 60'000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return condition();
   }
 
@@ -37,6 +38,26 @@ class Requests : public ::testing::Test {
   std::vector<std::int32_t> prompt;
   std::unique_ptr<Engine> engine;
 };
+
+// What is submitted together shares its first step, however long the submitting takes.
+TEST_F(Requests, SubmittedTogetherTheyBeginTogether) {
+  std::atomic<int> ended{0};
+  std::vector<Request> eight;
+  for (int i = 0; i < 8; ++i) {
+    eight.push_back(request(1));
+    eight.back().prompt.resize(static_cast<std::size_t>(4 + i));
+    eight.back().on_output = [&](const Output& o) { ended += o.finish != FinishReason::kNone; };
+  }
+  EXPECT_EQ(engine->submit(std::move(eight)).size(), 8u);
+  ASSERT_TRUE(soon([&] { return ended == 8; }));
+  EXPECT_EQ(engine->stats().steps, 1);
+
+  std::vector<Request> with_a_bad_one;
+  for (int i = 0; i < 3; ++i) with_a_bad_one.push_back(request(1));
+  with_a_bad_one[2].prompt.clear();
+  EXPECT_THROW(engine->submit(std::move(with_a_bad_one)), Error);
+  EXPECT_EQ(engine->stats().running + engine->stats().waiting, 0);
+}
 
 TEST_F(Requests, TextIsWhatTheTokensDecodeTo) {
   const auto out = run(request(30));

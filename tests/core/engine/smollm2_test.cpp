@@ -37,11 +37,16 @@ class SmolLm2 : public ::testing::Test {
   static inline std::unique_ptr<Engine> exact;
 };
 
+// On the default path too: 16-bit activations and a bf16 cache move no near tie of these texts.
 TEST_F(SmolLm2, GreedyTextIsThatOfTheReference) {
-  for (const auto& [name, p] : golden.json["prompts"].items()) {
-    const auto got = test::tokens_of(exact->generate({test::greedy_request(p["ids"], 48)})[0]);
-    EXPECT_EQ(got, p["greedy48"].get<std::vector<std::int32_t>>()) << name;
-  }
+  EngineOptions o = test::exact_options(file());
+  o.exact = false;
+  const auto fast = Engine::load(o);
+  for (const auto& [name, p] : golden.json["prompts"].items())
+    for (Engine* engine : {exact.get(), fast.get()}) {
+      const auto got = test::tokens_of(engine->generate({test::greedy_request(p["ids"], 48)})[0]);
+      EXPECT_EQ(got, p["greedy48"].get<std::vector<std::int32_t>>()) << name << (engine == exact.get() ? ", exact" : ", default");
+    }
 }
 
 TEST_F(SmolLm2, PerplexityOfFourTexts) {
@@ -57,8 +62,9 @@ TEST_F(SmolLm2, PerplexityOfFourTexts) {
   EXPECT_NEAR(std::exp(-sum / scored) / golden.json["all_texts"]["ppl"].get<double>(), 1, 3e-5);
 }
 
-// int8 activations (one scale for 32 of them: NMSE 5e-5 a product) and a bf16 cache against the exact
-// path: mean KL divergence per position. Measured 3.5e-3; a wrong block or scale gives 0.1 and more.
+// int16 activations (one scale for 32 of them: NMSE 6e-10 a product) and a bf16 cache against the exact
+// path: mean KL divergence per position, nearly all of it from the cache. Activations of 8 bits would give
+// 3.5e-3; a wrong block or scale gives 0.1 and more.
 TEST_F(SmolLm2, TheFastPathStaysClose) {
   EngineOptions o = test::exact_options(file());
   o.exact = false;
@@ -83,9 +89,9 @@ TEST_F(SmolLm2, TheFastPathStaysClose) {
     });
   }
   std::cout << "mean KL " << kl / static_cast<double>(positions) << ", same top " << same_top << " of " << positions << "\n";
-  EXPECT_LT(kl / static_cast<double>(positions), 1e-2);
+  EXPECT_LT(kl / static_cast<double>(positions), 1e-4);
   EXPECT_GT(kl / static_cast<double>(positions), 1e-6) << "this was the exact path";
-  EXPECT_GT(same_top * 100, positions * 93);
+  EXPECT_GT(same_top * 1000, positions * 985);
 }
 
 TEST_F(SmolLm2, CompanyAndCutsChangeNothing) {

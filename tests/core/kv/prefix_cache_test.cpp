@@ -46,6 +46,18 @@ TEST(PrefixCache, AfterAnEvictionNothingOldIsReached) {
   EXPECT_EQ(cache.find(again.node, "", Tokens{3, 4}).block, -1) << "a block computed behind other bytes was reached";
 }
 
+TEST(PrefixCache, AfterAClearNothingOldIsReached) {
+  PrefixCache cache("bf16", 2);
+  const auto a = cache.insert(0, "", Tokens{1, 2}, 10);
+  cache.insert(a.node, "", Tokens{3, 4}, 11);
+  cache.clear();
+  EXPECT_EQ(cache.size(), 0u);
+  EXPECT_EQ(cache.find(0, "", Tokens{1, 2}).block, -1);
+  cache.insert(a.node, "", Tokens{3, 4}, 11);  // somebody who runs goes on behind a node that is gone
+  const auto again = cache.insert(0, "", Tokens{1, 2}, 10);
+  EXPECT_EQ(cache.find(again.node, "", Tokens{3, 4}).block, -1) << "a block computed before the clear was reached";
+}
+
 TEST(PrefixCache, ManyEntriesStayDistinct) {
   PrefixCache cache("bf16", 1);
   PrefixCache::Node parent = 0;

@@ -178,32 +178,41 @@ TEST(ConfigOnly, StopTokensOfBothFilesCount) {
   EXPECT_EQ(read_model_config(*Checkpoint::open(dir.path(), true)).eos_ids, (std::vector<std::int32_t>{3, 5, 7}));
 }
 
+// Dialects of invented tools; those of the shipped plugins: plugin_host/dialects_test.cpp.
+const std::vector<QuantDialect> kTools = {
+    {.file = "squeeze.json", .owner = "a"},
+    {.quant_method = "squeezed", .key = "squeeze_bits", .owner = "a"},
+    {.file = "pressed.json", .at = "inner", .owner = "b"},
+    {.quant_method = "pressed", .file = "config.json", .at = "press_config", .owner = "b"},
+    {.quant_method = "pressed", .key = "press_bits", .owner = "b"},
+    {.quant_method = "squeezed", .tensors = {".sq", ".sc"}, .owner = "a"},
+};
+
 struct Found {
   const char* config;
-  const char* file;  // a side file, or ""
+  const char* file;
   const char* content;
   const char* method;
   const char* source;
 };
 TEST(QuantConfig, IsFoundInOrderAndNamed) {
   const Found all[] = {
-      {R"({"quantization_config":{"quant_method":"AWQ","bits":4}})", "quantize_config.json", R"({"desc_act":false})", "awq", "config.json quantization_config"},
+      {R"({"quantization_config":{"quant_method":"AWQ","bits":4}})", "squeeze.json", R"({"squeeze_bits":3})", "awq", "config.json quantization_config"},
       {R"({"text_config":{"quantization_config":{"quant_method":"gptq"}}})", "", "", "gptq", "config.json text_config.quantization_config"},
-      {R"({"compression_config":{"format":"x"}})", "", "", "compressed-tensors", "config.json compression_config"},
-      {R"({"quantization_config":{"config_groups":{}}})", "", "", "compressed-tensors", "config.json quantization_config"},
-      {R"({"quantization_config":{"quant_algo":"FP8"}})", "", "", "modelopt", "config.json quantization_config"},
-      {R"({"quantization_config":{"load_in_4bit":true}})", "", "", "bitsandbytes", "config.json quantization_config"},
-      {R"({"quantization_config":null})", "quantize_config.json", R"({"bits":4,"desc_act":true})", "gptq", "quantize_config.json"},
-      {"{}", "quantize_config.json", R"({"bits":4,"method":"awq","desc_act":true})", "awq", "quantize_config.json"},
-      {"{}", "quant_config.json", R"({"w_bit":4,"q_group_size":128,"zero_point":true,"version":"GEMM"})", "awq", "quant_config.json"},
-      {"{}", "hf_quant_config.json", R"({"producer":{},"quantization":{"quant_algo":"NVFP4"}})", "modelopt", "hf_quant_config.json"},
+      {R"({"press_config":{"format":"x"}})", "", "", "pressed", "config.json press_config"},
+      {R"({"press_config":{"quant_method":"other"}})", "", "", "other", "config.json press_config"},
+      {R"({"quantization_config":{"squeeze_bits":{}}})", "", "", "squeezed", "config.json quantization_config"},
+      {R"({"quantization_config":null})", "squeeze.json", R"({"bits":4,"squeeze_bits":true})", "squeezed", "squeeze.json"},
+      {"{}", "squeeze.json", R"({"bits":4,"method":"awq","squeeze_bits":false})", "awq", "squeeze.json"},
+      {"{}", "pressed.json", R"({"producer":{},"inner":{"press_bits":4}})", "pressed", "pressed.json"},
+      {"{}", "pressed.json", R"({"press_bits":4})", "pressed", "pressed.json"},
   };
   for (const Found& f : all) {
     const TempDir dir;
     dir.write("config.json", f.config);
     dir.write("model.safetensors", safetensors_of({"a"}));
     if (*f.file) dir.write(f.file, f.content);
-    const auto c = Checkpoint::open(dir.path());
+    const auto c = Checkpoint::open(dir.path(), false, kTools);
     ASSERT_TRUE(c->quant_config().is_object()) << f.config << f.content;
     EXPECT_EQ(c->quant_config().at("quant_method"), f.method) << f.config << f.content;
     EXPECT_EQ(c->quant_config_source(), f.source);
@@ -213,10 +222,33 @@ TEST(QuantConfig, IsFoundInOrderAndNamed) {
 TEST(QuantConfig, TensorsDecideWhenNoKeyDoes) {
   const TempDir dir;
   dir.write("config.json", R"({"quantization_config":{"bits":4}})");
-  dir.write("model.safetensors", safetensors_of({"m.qweight", "m.g_idx"}));
-  EXPECT_EQ(Checkpoint::open(dir.path())->quant_config().at("quant_method"), "gptq");
-  dir.write("model.safetensors", safetensors_of({"m.qweight"}));
-  EXPECT_SAYS(complaint(dir.path()), "E211 quant_method is missing");
+  dir.write("model.safetensors", safetensors_of({"m.sq", "m.sc"}));
+  EXPECT_EQ(Checkpoint::open(dir.path(), false, kTools)->quant_config().at("quant_method"), "squeezed");
+  EXPECT_SAYS(complaint(dir.path()), "E211 quant_method is missing");  // nobody there who knows
+  dir.write("config.json", R"({"quantization_config":{"press_bits":4}})");
+  EXPECT_EQ(Checkpoint::open(dir.path(), false, kTools)->quant_config().at("quant_method"), "pressed");
+  dir.write("config.json", R"({"quantization_config":{"bits":4}})");
+  dir.write("model.safetensors", safetensors_of({"m.sq"}));
+  EXPECT_THROW(Checkpoint::open(dir.path(), false, kTools), Error);
+}
+
+TEST(QuantConfig, TwoToolsThatBothFitAreNotChosenBetween) {
+  const auto what = [](auto&& open) -> std::string {
+    try {
+      open();
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_SAYS(what([] { Checkpoint::from_config(Json::object(), Json{{"squeeze_bits", 4}, {"press_bits", 4}}, kTools); }),
+              "E211 quant_method is missing, and the object could be squeezed (a) or pressed (b)");
+  const TempDir dir;
+  dir.write("config.json", "{}");
+  dir.write("model.safetensors", safetensors_of({"a"}));
+  dir.write("squeeze.json", R"({"squeeze_bits":3})");
+  dir.write("pressed.json", R"({"press_bits":3})");
+  EXPECT_SAYS(what([&] { Checkpoint::open(dir.path(), false, kTools); }), "E211 squeeze.json says squeezed, pressed.json says pressed");
 }
 
 TEST(QuantConfig, FaultsAreNamed) {

@@ -40,13 +40,15 @@ TEST(Rope, LinearDivides) {
   for (const double r : ratios(m)) EXPECT_NEAR(r, 0.125, 1e-7);
 }
 
-TEST(Rope, DynamicRaisesTheBase) {
+TEST(Rope, DynamicRaisesTheBaseBeyondTheModelsLength) {
   ModelConfig m = model(1e4, 128, 4096);
   m.rope.kind = "dynamic";
-  m.rope.factor = 2;  // evaluated for 8192 positions
-  const auto f = rope_inv_freq(m, nullptr);
+  m.rope.factor = 2;
+  const auto f = rope_inv_freq(m, nullptr, 8192);
   EXPECT_NEAR(f[1], std::pow(30527.7367, -2.0 / 128), 1e-7);
   EXPECT_NEAR(f[63] / std::pow(30527.7367, -126.0 / 128), 1, 1e-6);
+  m.rope.original_max_position = 1024;  // says nothing about it
+  for (const std::int64_t length : {0, 1, 2000, 4096}) EXPECT_EQ(rope_inv_freq(m, nullptr, length), rope_inv_freq(model(1e4, 128, 4096), nullptr)) << length;
 }
 
 TEST(Rope, Llama3KeepsHighAndDividesLowFrequencies) {

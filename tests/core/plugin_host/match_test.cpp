@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 
 namespace qengine {
 namespace {
@@ -73,12 +73,12 @@ TEST(Match, ABadPatternSaysWhatIsWrongWithIt) {
 TEST(Match, AHostilePatternEndsSoon) {
   const Matcher m;
   const std::string name(800, 'a');
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();  // processor time: other work on the machine does not count
   for (const char* pattern : {"re:(a+)+$b", "re:(a|a)*b", "re:((a*)*)*b", "re:(.*)(.*)(.*)(.*)(.*)(.*)b", "*a*a*a*a*a*a*a*a*a*b"}) {
     std::string problem;
     EXPECT_FALSE(m.matches(pattern, name, &problem)) << pattern;
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+  EXPECT_LT(std::clock() - begin, 2 * CLOCKS_PER_SEC);
 }
 
 TEST(Match, NamesThatAreNotTextAreNoMatchAndNoCrash) {

@@ -1,10 +1,14 @@
 // Which plugins are found, which may run, and what is said about the others.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 
+#include "core/plugin_host/library.hpp"
+#include "core/plugin_host/manifest.hpp"
 #include "tests/core/plugin_host/toys.hpp"
 
 namespace qengine::test {
@@ -172,6 +176,52 @@ TEST(Scan, AFolderThatOthersCanWriteToIsNotUsed) {
   EXPECT_EQ(h->refused()[0].code, "E305");
 }
 
+TEST(Scan, NamesAloneAreNotTakenFromWhereOthersCanWriteEither) {
+  const Folder own, other;
+  install(own.path(), "toy");
+  spit(other.path() / "names.qeplugin.toml", "schema = 1\nid = \"test.names\"\nname = \"names\"\nversion = \"1.0.0\"\n"
+                                             "alias = [{ kind = \"name\", alias = \"gameboy\", replacement = \"toy\" }]\n");
+  PluginHostOptions o;
+  o.paths = {other.path()};
+  o.trust = Trust::kAny;
+  EXPECT_NE(host_of(own.path(), o)->find("names"), nullptr);
+  chmod((other.path() / "names.qeplugin.toml").c_str(), 0666);
+  const auto h = host_of(own.path(), o);
+  EXPECT_EQ(h->find("names"), nullptr);
+  ASSERT_EQ(h->refused().size(), 1u);
+  EXPECT_EQ(h->refused()[0].code, "E305") << h->refused()[0].reason;
+}
+
+// What lies under the name after the hash was taken is not what runs: the file is opened once.
+TEST(Scan, TheFileThatWasHashedIsTheFileThatIsLoaded) {
+  const Folder folder;
+  const std::string sha = install(folder.path(), "toy");
+  const fs::path file = folder.path() / "toy.so";
+  Descriptor fd = open_plugin_file(file);
+  ASSERT_EQ(sha256_of_fd(fd.get(), file), sha);
+  fs::copy_file(toy_library("toy_newer_version"), folder.path() / "other");
+  fs::rename(folder.path() / "other", file);  // 1.10.0 now lies there
+  const auto p = load_library(std::move(fd), file, sha, read_manifest_file(folder.path() / "toy.qeplugin.toml"));
+  EXPECT_EQ(p->version, "1.2.3");
+}
+
+TEST(Scan, TheEnvironmentIsIgnoredWithRaisedRights) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can install a program with raised rights";
+  const Folder root;
+  chmod(root.path().c_str(), 0755);
+  struct statvfs mount {};
+  if (statvfs(root.path().c_str(), &mount) != 0 || (mount.f_flag & ST_NOSUID)) GTEST_SKIP() << root.path() << " is mounted nosuid";
+  const fs::path bin = root.path() / "bin", elsewhere = root.path() / "elsewhere", lister = bin / "lister";
+  fs::create_directories(bin);
+  fs::copy_file(binary_dir() / "tests/plugin_host_lister", lister);
+  install(elsewhere, "toy");
+  const std::string as_nobody = "QENGINE_PLUGIN_PATH=" + elsewhere.string() + " setpriv --reuid 65534 --regid 65534 --clear-groups " + lister.string() + " 2>&1";
+  chmod(lister.c_str(), 0755);
+  EXPECT_TRUE(has_text(run(as_nobody), "test.toy")) << "without raised rights the folder is searched";
+  chmod(lister.c_str(), 04755);
+  EXPECT_EQ(run(as_nobody), "");
+}
+
 TEST(Scan, OfOneIdTheHigherVersionIsUsed) {
   const Folder own, other;
   install(own.path(), "toy");
@@ -186,6 +236,40 @@ TEST(Scan, OfOneIdTheHigherVersionIsUsed) {
   h = host_of(own.path(), o);
   ASSERT_EQ(h->plugins().size(), 1u);
   EXPECT_EQ(h->plugins()[0]->version, "1.2.3");
+}
+
+// A model wants one or two plugins: the others' libraries are not mapped.
+TEST(Scan, WhatCannotApplyStaysClosed) {
+  const auto opened = [](const PluginHost& host) {
+    std::string out;
+    for (const auto& p : host.plugins()) out += p->opened() ? p->name + " " : "";
+    return out;
+  };
+  const Folder folder;
+  const std::string sha = install(folder.path(), "toy", {.more = "method = [{ name = \"i8\", quant_method = \"toy\" }, { name = \"online\", quant_method = \"none\" }]\n"});
+  install(folder.path(), "toy_twin", {.id = "test.twin", .name = "twin", .more = "method = [{ name = \"i8\", quant_method = \"other, rare\" }, { name = \"online\", quant_method = \"rare\" }]\n"});
+  install(folder.path(), "toy_magic", {.id = "test.broken", .name = "broken"});  // without methods: who knows what it reads
+  PluginHostOptions o;
+  o.builtin_dir = folder.path();
+  PluginHost host(o);
+  host.scan(PluginHost::Open::kLater);
+  EXPECT_EQ(opened(host), "");
+  ASSERT_EQ(host.plugins().size(), 3u) << "known by their manifests";
+  const Plugin* toy = host.find("toy");
+  ASSERT_TRUE(toy);
+  EXPECT_FALSE(toy->data_only());
+  EXPECT_EQ(toy->sha256, sha);
+  EXPECT_TRUE(host.open_readers("toy"));
+  EXPECT_EQ(opened(host), "toy ");
+  EXPECT_EQ(host.find("toy"), toy) << "pointers to plugins stay";
+  EXPECT_EQ(toy->vendor, "Toymakers");
+  ASSERT_EQ(host.refused().size(), 1u) << "the one without methods was tried";
+  EXPECT_EQ(host.refused()[0].id, "test.broken");
+  EXPECT_EQ(host.plugins().size(), 2u);
+  EXPECT_FALSE(host.open_readers("none")) << "the toy's other method";
+  EXPECT_TRUE(host.open_rest());
+  EXPECT_EQ(opened(host), "toy twin ");
+  EXPECT_FALSE(host.open_rest());
 }
 
 TEST(Scan, AProgramFindsItsPluginsWhereverItsPrefixMoves) {

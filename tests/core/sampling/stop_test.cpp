@@ -8,8 +8,8 @@ namespace qengine {
 namespace {
 
 // Pieces in, shown text out, '|' between events; the stop that hit at the end.
-std::string feed(std::vector<std::string> stops, const std::vector<std::string>& pieces, bool include = false) {
-  StopChecker s(std::move(stops), include);
+std::string feed(std::vector<std::string> stops, const std::vector<std::string>& pieces, bool include = false, Prelude prelude = {}) {
+  StopChecker s(std::move(stops), include, std::move(prelude));
   std::string out;
   for (const std::string& p : pieces) {
     const auto r = s.push(p);
@@ -45,6 +45,18 @@ TEST(StopChecker, WhatCameBeforeMinTokensIsNoPartOfAStop) {
   EXPECT_EQ(s.push("b").stop, nullptr);
 }
 
+TEST(StopChecker, NothingStopsInAPrelude) {
+  const Prelude think{"<t>", "</t>", false}, begun{"<t>", "</t>", true};
+  EXPECT_EQ(feed({"END"}, {"<t>", "an END", "</", "t>b", " END"}, false, think), "<t>|an END||</t>b| |stop:END");
+  EXPECT_EQ(feed({"END"}, {" \n<", "t>END</t>", "END"}, false, think), "| \n<t>END</t>||stop:END");
+  EXPECT_EQ(feed({"END"}, {"an END</t>END"}, false, begun), "an END</t>|stop:END");
+  EXPECT_EQ(feed({"END"}, {"<", "b END"}, false, think), "|<b |stop:END");     // it was none
+  EXPECT_EQ(feed({">E"}, {"<t>x</t>", "E", ">E"}, false, think), "<t>x</t>|E||stop:>E");  // its close is no part of a stop
+  EXPECT_EQ(feed({"END"}, {"<t>END", "</"}, false, think), "<t>END||</");      // the end came inside
+  EXPECT_EQ(feed({"END"}, {"<"}, false, think), "|<");
+  EXPECT_EQ(feed({}, {"<", "t>"}, false, think), "<|t>|");  // nothing to look for: nothing is held back
+}
+
 // Against the dumbest model: all text so far, searched from the start.
 TEST(StopChecker, AnyCutGivesTheSameTextAndStop) {
   std::mt19937 rng(4);
@@ -74,6 +86,28 @@ TEST(StopChecker, AnyCutGivesTheSameTextAndStop) {
     if (!hit) got += checker.flush();
     ASSERT_EQ(hit, end != std::string::npos) << text;
     ASSERT_EQ(got, want) << text;
+  }
+}
+
+TEST(StopChecker, AnyCutGivesTheSameAfterAPrelude) {
+  std::mt19937 rng(5);
+  const Prelude think{"<t>", "</t>", false};
+  for (int round = 0; round < 4000; ++round) {
+    std::string text = rng() % 4 ? "<t>" : "";
+    for (std::size_t n = rng() % 24; text.size() < n;) text += "ab<t/>"[rng() % 6];
+    if (rng() % 2) text += "</t>ab<";
+    const std::vector<std::string> stops = {"ab", "t>b"};
+    std::vector<std::string> pieces;
+    for (std::size_t at = 0; at < text.size();) {
+      pieces.push_back(text.substr(at, 1 + rng() % 4));
+      at += pieces.back().size();
+    }
+    const auto plain = [](std::string s) { std::erase(s, '|'); return s; };
+    std::string want = text;
+    const std::size_t close = text.starts_with("<t>") ? text.find("</t>", 3) : std::string::npos;
+    if (!text.starts_with("<t>")) want = plain(feed(stops, {text}));
+    else if (close != std::string::npos) want = text.substr(0, close + 4) + plain(feed(stops, {text.substr(close + 4)}));
+    ASSERT_EQ(plain(feed(stops, pieces, false, think)), want) << text;
   }
 }
 

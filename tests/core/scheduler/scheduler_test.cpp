@@ -56,6 +56,37 @@ TEST(Scheduler, DecodesComeBeforeAPromptThatTakesTheRestOfTheBudget) {
   EXPECT_EQ(b->tokens.size(), 31u);
 }
 
+// A device may run one position ahead: its block is there a step early, while blocks are plenty and up to the
+// longest sequence there may be.
+TEST(Scheduler, LooksOnePositionAhead) {
+  for (const bool ahead : {false, true}) {
+    Scheduler s({.max_num_seqs = 8, .token_budget = 100, .look_ahead_to = ahead ? 33 : 0}, 64, 16);
+    Fleet f;
+    Sequence* a = f.make(15);
+    s.add(a);
+    run(s);  // positions 0 .. 14
+    EXPECT_EQ(a->blocks.size(), 1u);
+    run(s);  // position 15: the next one lies in another block
+    EXPECT_EQ(a->blocks.size(), ahead ? 2u : 1u);
+    while (a->computed < 32) run(s);
+    EXPECT_EQ(a->blocks.size(), ahead ? 3u : 2u) << "position 32 is the last that a length of 33 has";
+    run(s);
+    EXPECT_EQ(a->blocks.size(), 3u);
+  }
+}
+
+TEST(Scheduler, NeverLooksAheadWhenBlocksAreScarce) {
+  Scheduler s({.max_num_seqs = 8, .token_budget = 100, .look_ahead_to = 1000}, 4, 16);
+  Fleet f;
+  Sequence *a = f.make(15), *b = f.make(15, 100);
+  s.add(a);
+  s.add(b);
+  run(s);
+  run(s);
+  EXPECT_EQ(a->blocks.size() + b->blocks.size(), 2u);
+  EXPECT_EQ(s.stats().preemptions, 0);
+}
+
 TEST(Scheduler, WithoutChunksAPromptRunsWholeOrNotAtAll) {
   Scheduler s({.max_num_seqs = 8, .token_budget = 10, .chunked_prefill = false}, 64, 16);
   Fleet f;
@@ -104,6 +135,28 @@ TEST(Scheduler, AFullBlockOfAnEqualPromptIsSharedButNeverTheLastToken) {
   EXPECT_EQ(ran[other], 32);
   EXPECT_EQ(ran[salted], 32);
   EXPECT_EQ(s.blocks().ref_count(a->blocks[0]), 2);
+}
+
+// Held blocks too: `a` and `b` go on, and end, with what they have.
+TEST(Scheduler, AfterADropNothingComputedBeforeIsFound) {
+  Scheduler s({.max_num_seqs = 8, .token_budget = 100}, 16, 16);
+  Fleet f;
+  Sequence *a = f.make(32), *b = f.make(32), *c = f.make(32), *d = f.make(32);
+  s.add(a);
+  run(s);
+  s.add(b);
+  run(s);
+  ASSERT_EQ(b->blocks[0], a->blocks[0]);
+  EXPECT_EQ(s.drop_prefix_cache(), 2) << "the two full blocks of the prompt, the second known as computed first";
+  EXPECT_EQ(s.drop_prefix_cache(), 0);
+  s.add(c);
+  EXPECT_EQ(run(s)[c], 32) << "a block of before was found";
+  for (Sequence* q : {a, b, c}) s.remove(q);
+  EXPECT_EQ(s.blocks().num_free(), 16);
+  s.add(d);
+  EXPECT_EQ(run(s)[d], 16) << "what was computed afterwards is found";
+  s.remove(d);
+  EXPECT_EQ(s.blocks().num_free(), 16);
 }
 
 TEST(Scheduler, APreemptedSequenceFindsItsOwnBlocksAgain) {

@@ -137,15 +137,20 @@ TEST_F(Http, MalformedOversizedAndRefusedRequestsGetAnAnswer) {
   }
 }
 
+template <class F>
+void wait_for(F&& condition) {
+  for (int i = 0; i < 30'000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+}
+
 TEST_F(Http, AClientThatLeavesIsNoticed) {
   open();
   {
     Client c(server->port());
     c.send("GET /hang HTTP/1.1\r\nHost: x\r\n\r\n");
-    for (int i = 0; i < 500 && seen == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    wait_for([&] { return seen == 1; });
     ASSERT_EQ(seen, 1);
   }
-  for (int i = 0; i < 1000 && closed == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  wait_for([&] { return closed == 1; });
   EXPECT_EQ(closed, 1);
   EXPECT_TRUE(hanging->closed());
 }
@@ -156,7 +161,7 @@ TEST_F(Http, TooManyConnectionsAreToldSo) {
   open(o);
   Client a(server->port()), b(server->port());
   a.send("GET /hang HTTP/1.1\r\nHost: x\r\n\r\n");
-  for (int i = 0; i < 500 && server->connections() < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  wait_for([&] { return server->connections() == 2; });
   Client c(server->port());
   EXPECT_EQ(c.read_until("\r\n").substr(9, 3), "503");
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 namespace qengine::server {
 namespace {
 
@@ -18,6 +20,13 @@ TEST(Metrics, HistogramsAreCumulativeAndLabelsEscaped) {
   EXPECT_NE(text.find("_count{model_name=\"a\\\"b\\\\c\"} 3\n"), std::string::npos);
   EXPECT_NE(text.find("_sum{model_name=\"a\\\"b\\\\c\"} 103\n"), std::string::npos);
   EXPECT_NE(text.find("# TYPE vllm:x_seconds histogram\n"), std::string::npos);
+}
+
+TEST(Metrics, AHistogramCountedElsewhere) {
+  Metrics m(Labels{});
+  Histogram& h = m.histogram("x", "h", {1, 8});
+  for (const std::int64_t n : {1, 2}) h.set(std::array<std::int64_t, 3>{n, 0, 5 * n}, 100 * static_cast<double>(n));  // the last one holds
+  EXPECT_EQ(m.render(), "# HELP x h\n# TYPE x histogram\nx_bucket{le=\"1\"} 2\nx_bucket{le=\"8\"} 2\nx_bucket{le=\"+Inf\"} 12\nx_sum 200\nx_count 12\n");
 }
 
 TEST(Metrics, TheSameNameAndLabelsAreOneSeries) {

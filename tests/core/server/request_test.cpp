@@ -28,6 +28,26 @@ TEST(CompletionRequest, EveryKindOfPrompt) {
   EXPECT_EQ(read(R"({"prompt":"a","frobnicate":1})").ignored_fields, std::vector<std::string>{"frobnicate"});
 }
 
+TEST(CompletionRequest, Constraints) {
+  const auto read = [](const char* body) { return read_completion(parse_body(body, 64), {}).constraint; };
+  EXPECT_EQ(read(R"({"prompt":"a","response_format":{"type":"text"}})").kind, Constraint::Kind::kNone);
+  EXPECT_EQ(read(R"({"prompt":"a","response_format":{"type":"json_object"}})").kind, Constraint::Kind::kJsonObject);
+  const Constraint schema = read(R"({"prompt":"a","response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{"z":1,"a":2}}}})");
+  EXPECT_EQ(schema.kind, Constraint::Kind::kJsonSchema);
+  EXPECT_EQ(schema.schema.dump(), R"({"z":1,"a":2})");  // in the client's order
+  EXPECT_EQ(schema.param, "response_format.json_schema.schema");
+  EXPECT_EQ(read(R"({"prompt":"a","guided_choice":["x","y"]})").choices.size(), 2u);
+  EXPECT_EQ(read(R"({"prompt":"a","guided_json":"{\"type\":\"null\"}"})").schema.dump(), R"({"type":"null"})");
+  EXPECT_FALSE(read(R"({"prompt":"a","structured_outputs":{"json":{},"disable_any_whitespace":true}})").blanks);
+  EXPECT_EQ(read(R"({"prompt":"a","structured_outputs":{"regex":"a+"}})").text, "a+");
+  EXPECT_EQ(read(R"({"prompt":"a","structured_outputs":{"json":{},"whitespace_pattern":" ?"}})").blank_pattern, " ?");
+  EXPECT_EQ(read(R"({"prompt":"a","guided_json":{},"guided_whitespace_pattern":""})").blank_pattern, "");
+  const Constraint grammar = read(R"({"prompt":"a","structured_outputs":{"grammar":"root ::= \"x\""}})");
+  EXPECT_EQ(grammar.kind, Constraint::Kind::kGrammar);
+  EXPECT_EQ(grammar.text, "root ::= \"x\"");
+  EXPECT_EQ(read(R"({"prompt":"a","guided_grammar":"root ::= []"})").param, "guided_grammar");
+}
+
 TEST(CompletionRequest, RefusalsNameTheField) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
       {R"({})", "prompt", ""},
@@ -49,6 +69,12 @@ TEST(CompletionRequest, RefusalsNameTheField) {
       {R"({"prompt":"a","stream_options":{}})", "stream_options", ""},
       {R"({"prompt":"a","stream":true,"prompt_logprobs":1})", "prompt_logprobs", ""},
       {R"({"prompt":"a","response_format":{"type":"xml"}})", "response_format.type", ""},
+      {R"({"prompt":"a","structured_outputs":{"grammar":["root"]}})", "structured_outputs.grammar", ""},
+      {R"({"prompt":"a","structured_outputs":{"lark":"start: x"}})", "structured_outputs.lark", "unsupported_parameter"},
+      {R"({"prompt":"a","structured_outputs":{"json":{},"whitespace_pattern":5}})", "structured_outputs.whitespace_pattern", ""},
+      {R"({"prompt":"a","structured_outputs":{"json":{},"whitespace_pattern":" ","disable_any_whitespace":true}})", "structured_outputs.whitespace_pattern", ""},
+      {R"({"prompt":"a","structured_outputs":{"choice":[]}})", "structured_outputs.choice", ""},
+      {R"({"prompt":"a","guided_regex":"a","response_format":{"type":"json_object"}})", "guided_regex", ""},
   };
   for (const auto& [body, param, code] : cases) {
     const ApiError e = refusal(false, body);

@@ -177,6 +177,29 @@ end
 {{ n if n else}}
 {%if n%}x{%endif%}{{n}}{{-n}}{{+n}}
 {% set x = {'a': 1} %}{{ x.items()|list }} {% set y = dict(x, b=2) %}{{ y }} {% for k, v in x|dictsort %}{{ k }}{{ v }}{% endfor %}
+{% if e %}{{ s|from_json }}{% endif %}{{ s|from_json if false else 'y' }}{% if false %}{{ s is never }}{% endif %}x
+{% if n %}{{ s|from_json }}{% endif %}
+{{ 'from_json' is filter }} {{ 'upper' is filter }} {{ 'never' is test }} {{ 'odd' is test }}
+{{ none|map('upper')|list }} {{ nothing|map(attribute='a')|list }} {{ ''|select|list }} {{ none|reject('odd')|list }} {{ none|selectattr('k')|list }} {{ none|rejectattr('k','defined')|list }} {{ none|map('nofilter')|list }} {{ 0|select('notest')|list }} {{ false|selectattr|list }}
+{{ l|map('nofilter')|list }}
+{{ d[1:2] }}
+{{ n[:1] }}
+{{ z[::2] }}
+{{ nothing[1:] }}
+{{ range(10)[2:8:3] }} {{ range(10)[::-1] }} {{ range(5, 0, -2)[1:]|list }} {{ range(3)[5:]|list }}
+{{ -0.0 }} {{ -(0.0) }} {{ +2.5 }} {{ 2.5 is even }} {{ 3.0 is odd }} {{ 2.5 is odd }} {{ 7.5 is divisibleby 2.5 }} {{ -3 is odd }} {{ true is odd }}
+{{ big|sort(attribute='zz')|map(attribute='n')|list }} {{ 'ba'|sort(attribute='zz') }}
+{{ [1, nothing]|sort }}
+{{ '' % [1] }} {{ 'a' % {} }} {{ 'a' % nothing }} {{ '%s' % [1, 2] }}
+{{ 'a' % 1 }}
+{{ nothing is callable }} {{ nothing.x is callable }}
+{{ nothing is callable }} {{ 'abc'|truncate(5) }} {{ nothing|truncate(5) }}| {{ [1, 2]|truncate(5) }}
+{{ [1,2]|indent }}
+{{ nothing|indent }}
+{{ 5|truncate }}
+{{ (1, 2).copy() }}
+{{ nothing is sequence }} {{ nothing is iterable }} {{ nothing is mapping }} {{ z is sequence }}
+{{ 0 ** -1 }}
 {%- macro render(t, depth=0) -%}
 {{ '  ' * depth }}{{ t.name }}
 {% for c in t.children|default([]) -%}

@@ -1,5 +1,7 @@
 // Every path of the CPU product against a double-precision sum over the definition, and the fast
-// code against the scalar code, bit for bit.
+// code against the scalar code, bit for bit: the cases, which linear_*_test.cpp make with a few formats each.
+#pragma once
+
 #include <gtest/gtest.h>
 #include <qe/format_impl.hpp>
 #include <qe/stream_linear.hpp>
@@ -21,21 +23,6 @@ struct One : qe::Linear<One<F>, F> {
   static constexpr const char *kScheme = "test", *kQuantMethod = "test";
   static int detect(const qe_model&, qe::Reason&) { return 0; }
 };
-
-template <class T>
-class LinearTest : public testing::Test {};
-
-// name: planes, record, meaning
-using Formats = testing::Types<
-    Made<Planes<4>, meta::ScaleF16, Ramp<-8>>, Made<Planes<4>, meta::ScaleOffsetF16, Ramp<0>>, Made<Planes<8>, meta::ScaleF16, Ramp<-128>>,
-    Made<Planes<4>, meta::ScaleF16ZeroU8, Ramp<0>>, Made<Planes<8>, meta::ScaleBF16ZeroU8, Ramp<0>>, Made<Planes<2, 1>, meta::ScaleF32ZeroU8, Ramp<0>>,
-    Made<Planes<4, 1>, meta::ScaleF16, Ramp<-16>>, Made<Planes<4, 2>, meta::TwoLevelScale, Ramp<-32>>, Made<Planes<2>, meta::TwoLevelScaleMin4, Ramp<0>>,
-    Made<Planes<2, 1>, meta::TwoLevelScale, Ramp<-4>>, Made<Planes<4>, meta::TwoLevelScaleMin, Ramp<0>>, Made<Planes<4, 1>, meta::TwoLevelScaleMin, Ramp<0>>,
-    Made<Planes<4, 2, 1>, meta::ScaleBF16, Ramp<-64>>, Made<Planes<4>, meta::E8M0, E2M1>, Made<Planes<4>, meta::ScaleF16, Iq4>,
-    Made<Planes<4>, meta::ScaleF32, Nf4>, Made<Planes<8>, meta::ScaleF32, E4M3>, Made<Planes<8>, meta::Shared<meta::ScaleF32>, E4M3>,
-    Made<Planes<8>, meta::E8M0, E4M3>, Made<Planes<8>, meta::None, E5M2>, Made<Planes<4, 2>, meta::E4M3, Cube>, Made<Planes<8>, meta::ScaleOffsetF32, Ramp<-127>>,
-    Made<Planes<4>, meta::ScaleZero24, Ramp<0>>>;
-TYPED_TEST_SUITE(LinearTest, Formats);
 
 struct Fused {
   std::vector<qe_part> parts;
@@ -142,7 +129,11 @@ const Shape kOddShapes[] = {{8, 40, 32}, {13, 100, 24}, {5, 33, 0}, {17, 272, 12
 
 template <class F> constexpr bool two_level = qe::meta_super_bytes<typename F::Meta> > 0;
 
-TYPED_TEST(LinearTest, DequantIsTheDefinitionAndErrorsAreTheExpectedOnes) {
+template <class T>
+class LinearTest : public testing::Test {};
+TYPED_TEST_SUITE_P(LinearTest);
+
+TYPED_TEST_P(LinearTest, DequantIsTheDefinitionAndErrorsAreTheExpectedOnes) {
   using F = TypeParam;
   std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
   if (!two_level<F>) shapes.insert(shapes.end(), std::begin(kOddShapes), std::end(kOddShapes));
@@ -169,16 +160,18 @@ TYPED_TEST(LinearTest, DequantIsTheDefinitionAndErrorsAreTheExpectedOnes) {
         }
       const double e = nmse(l.run(x, m, s.k, s.n), w, x, m, s.k, s.n);
       const bool integer = !exact && qe::cpu::kFastPath<F> == qe::cpu::Path::integer;
-      EXPECT_LE(e, integer ? 1e-4 : 1e-10);
+      // int16 activations: a step of amax / 32512 is uniform noise of step^2 / 12; amax of 32 normal numbers of unequal
+      // variance is 2 to 3.5 of their root mean square, so 3e-10 to 1e-9. float32 sums: 1e-13.
+      EXPECT_LE(e, integer ? 2e-9 : 1e-10);
       if (integer && s.n * s.k > 1000) {
-        EXPECT_GE(e, 5e-6);  // int8 activations leave a mark
+        EXPECT_GE(e, 1e-10) << "too good: nothing was rounded";
       }
     }
   }
 }
 
 // The order of operations is one, whatever M is and whichever instructions run it.
-TYPED_TEST(LinearTest, FastIsScalarBitForBitAndIndependentOfTheBatch) {
+TYPED_TEST_P(LinearTest, FastIsScalarBitForBitAndIndependentOfTheBatch) {
   using F = TypeParam;
   if (qe::cpu::isa() == qe::cpu::Isa::scalar) GTEST_SKIP() << "this machine has scalar code only";
   const qe::cpu::Isa best = qe::cpu::isa();
@@ -207,5 +200,7 @@ TYPED_TEST(LinearTest, FastIsScalarBitForBitAndIndependentOfTheBatch) {
     }
   }
 }
+
+REGISTER_TYPED_TEST_SUITE_P(LinearTest, DequantIsTheDefinitionAndErrorsAreTheExpectedOnes, FastIsScalarBitForBitAndIndependentOfTheBatch);
 
 }  // namespace
