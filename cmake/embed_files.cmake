@@ -1,0 +1,11 @@
+# cmake -D DIR=sdk/template -D OUT=template_files.cpp -P embed_files.cmake: the files of a folder as a table of texts.
+file(GLOB_RECURSE files RELATIVE ${DIR} ${DIR}/*)
+list(SORT files)
+set(text "// Written by the build from ${DIR}.\n#include \"apps/qengine/template_files.hpp\"\n\nnamespace qengine {\n\n")
+string(APPEND text "std::span<const std::pair<std::string_view, std::string_view>> template_files() {\n  static constexpr std::pair<std::string_view, std::string_view> files[] = {\n")
+foreach(file IN LISTS files)
+  file(READ ${DIR}/${file} content)
+  string(APPEND text "{\"${file}\", R\"qe_file(${content})qe_file\"},\n")
+endforeach()
+string(APPEND text "  };\n  return files;\n}\n\n}  // namespace qengine\n")
+file(WRITE ${OUT} "${text}")
