@@ -1,13 +1,13 @@
 """Faults that clients of other servers met (serving guides cite them), each tried over HTTP.
 
-    faults_test.py PROGRAM MODEL
+    faults_test.py PROGRAM MODEL DRIFTING
 
 A grammar with one text makes the model write whatever a case needs: its tokens and their borders are real.
 """
 import asyncio, json, os, sys, tempfile, threading, time, urllib.error, urllib.request
 
 sys.path.insert(0, os.path.dirname(__file__))
-from server_under_test import Server, events, request
+from server_under_test import Server, events, request, slowed
 
 faults = []
 
@@ -169,9 +169,9 @@ def refusals(s):
         check(" " not in c["text"] and "\n" not in c["text"], f"no white space: {c['text']!r}")
 
 
-def queue(program, model):
+def queue(program, model, drifting):
     """A full queue answers before a body is read; who leaves while queued costs no step."""
-    s = Server(program, model, "--max-num-seqs", "1", "--max-num-queued-reqs", "2")
+    s = Server(program, model, *slowed(drifting, 3), "--max-num-seqs", "1", "--max-num-queued-reqs", "2")
     long = json.dumps({"prompt": "x", "max_tokens": 900, "ignore_eos": True, "stream": True}).encode()
 
     async def run():
@@ -258,7 +258,7 @@ def stats(program, model):
 
 
 def main():
-    program, model = sys.argv[1:3]
+    program, model, drifting = sys.argv[1:4]
     s = Server(program, model, "--tool-call-parser", "hermes")
     for case in (characters, stops, echoes, tools, refusals): case(s)
     t = Server(program, model, "--reasoning-parser", "think")
@@ -267,7 +267,8 @@ def main():
     m = s.idle()
     check(m["vllm:kv_cache_usage_perc"] == 0, "blocks are held by nobody")
     check(s.stop() == 0, "SIGTERM")
-    for case in (queue, keys, stats): case(program, model)
+    queue(program, model, drifting)
+    for case in (keys, stats): case(program, model)
     for f in faults[:40]: print("fault:", f)
     print(f"{len(faults)} faults")
     sys.exit(1 if faults else 0)

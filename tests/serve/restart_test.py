@@ -1,12 +1,12 @@
 """Ends and new beginnings under load: kill -9 and serving again at once, drain on SIGTERM, its deadline, a second
-signal, request timeouts, a full queue.
+signal, request timeouts, a full queue. Every server but the one that is timed takes 3 ms a step more.
 
-    restart_test.py PROGRAM MODEL
+    restart_test.py PROGRAM MODEL DRIFTING
 """
 import asyncio, json, os, re, signal, sys, time
 
 sys.path.insert(0, os.path.dirname(__file__))
-from server_under_test import Server, events, request
+from server_under_test import Server, events, request, slowed
 
 faults = []
 
@@ -20,16 +20,21 @@ def body(n, **kw):
 
 
 async def start(s, n, count=1, **kw):
+    """`count` requests, all of them accepted and the first running."""
     tasks = [asyncio.create_task(request(s.port, "POST", "/v1/completions", body(n, **kw))) for _ in range(count)]
     until = time.time() + 60
-    while (await asyncio.to_thread(s.metrics))["vllm:num_requests_running"] < 1 and time.time() < until: await asyncio.sleep(0.02)
-    return tasks
+    while time.time() < until:
+        m = await asyncio.to_thread(s.metrics)
+        if m["vllm:num_requests_running"] >= 1 and m["vllm:num_requests_running"] + m["vllm:num_requests_waiting"] == count: return tasks
+        await asyncio.sleep(0.02)
+    raise SystemExit(f"fault: of {count} requests {m['vllm:num_requests_running']} run and {m['vllm:num_requests_waiting']} wait after a minute")
 
 
 async def main():
-    program, model = sys.argv[1:3]
+    program, model, drifting = sys.argv[1:4]
+    slow = slowed(drifting, 3)
     # kill -9 under load; then up again, and serving again (within a second on an idle machine; the time is printed).
-    s = Server(program, model, "--max-model-len", "1024")
+    s = Server(program, model, *slow, "--max-model-len", "1024")
     tasks = await start(s, 800, 8, stream=True)
     s.process.kill()
     s.process.wait()
@@ -45,7 +50,10 @@ async def main():
     up = time.time() - t0
     check(up < 60, f"serving again took {up:.1f} s")
 
+    check(s.stop() == 0, "SIGTERM without a request")
+
     # SIGTERM: what was accepted is finished, once; new requests are turned away; exit 0.
+    s = Server(program, model, *slow)
     tasks = await start(s, 200, 12, stream=True)
     s.process.send_signal(signal.SIGTERM)
     whole = 0
@@ -56,7 +64,7 @@ async def main():
     check(await asyncio.to_thread(s.process.wait, 60) == 0, "the drained server did not exit with 0")
 
     # The deadline: what is not finished gets an error event, and the exit tells.
-    s = Server(program, model, "--shutdown-timeout", "0.5", "--max-model-len", "1024", "--max-num-seqs", "2")
+    s = Server(program, model, *slow, "--shutdown-timeout", "0.5", "--max-model-len", "1024", "--max-num-seqs", "2")
     tasks = await start(s, 1000, 12, stream=True)
     t0 = time.time()
     s.process.send_signal(signal.SIGTERM)
@@ -70,7 +78,7 @@ async def main():
     check(status == 143 and time.time() - t0 < 60, f"deadline: exit {status} after {time.time() - t0:.1f} s")
 
     # A second signal does not wait.
-    s = Server(program, model, "--max-model-len", "1024")
+    s = Server(program, model, *slow, "--max-model-len", "1024")
     tasks = await start(s, 1000, 4)
     s.process.send_signal(signal.SIGTERM)
     s.process.send_signal(signal.SIGTERM)  # the same one, delivered twice as wrappers do
@@ -82,8 +90,8 @@ async def main():
     await asyncio.gather(*tasks, return_exceptions=True)
 
     # A full queue: 429 with Retry-After, at once.
-    s = Server(program, model, "--max-num-queued-reqs", "4", "--max-num-seqs", "1", "--max-model-len", "1024")
-    tasks = await start(s, 1000, 4, stream=True)
+    s = Server(program, model, *slow, "--max-num-queued-reqs", "4", "--max-num-seqs", "1", "--max-model-len", "1024")
+    tasks = await start(s, 200, 4, stream=True)
     t0 = time.time()
     status, fields, data = await request(s.port, "POST", "/v1/completions", body(1))
     took = time.time() - t0
@@ -93,8 +101,8 @@ async def main():
     check(s.stop() == 0, "SIGTERM after a full queue")
 
     # Time is up: those that run get an error event, those that wait a 408; their blocks come back.
-    s = Server(program, model, "--max-num-seqs", "1", "--max-model-len", "1024", "--request-timeout", "0.1")
-    tasks = await start(s, 1000, 4, stream=True)
+    s = Server(program, model, *slow, "--max-num-seqs", "1", "--max-model-len", "1024", "--request-timeout", "0.1")
+    tasks = [asyncio.create_task(request(s.port, "POST", "/v1/completions", body(1000, stream=True))) for _ in range(4)]
     late = 0
     for t in tasks:
         status, _, data = await t

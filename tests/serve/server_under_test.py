@@ -53,6 +53,12 @@ class Server:
         return self.process.wait(seconds)
 
 
+def slowed(drifting, ms):
+    """Flags with which each step takes `ms` longer, so that what a test does meanwhile falls into the middle of an answer on any machine.
+    `drifting`: the folder of the plugin of that name (tests/wrong_plugins)."""
+    return ["--plugin-path", drifting, "--trust", "any", "--plugin", "drifting", "--plugin-opt", f"drifting.slow_ms={ms}"]
+
+
 def admin(s, method, path, data=None, headers={}):
     """What an admin route says: (status, JSON)"""
     r = urllib.request.Request(s.url + path, None if data is None and method == "GET" else json.dumps(data or {}).encode(), {"Content-Type": "application/json", **headers}, method=method)
