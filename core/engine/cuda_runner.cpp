@@ -13,6 +13,7 @@ namespace qengine {
 namespace {
 
 constexpr std::int64_t kPdlFrom = 90;  // sm
+constexpr std::int64_t kAhead = std::int64_t{24} << 20;  // of the weights after attention, brought into L2 by it: half of an H200's
 
 cuda::Act act_of(Activation a) {
   return a == Activation::kSilu ? cuda::Act::kSilu : a == Activation::kGeluTanh ? cuda::Act::kGeluTanh : cuda::Act::kGelu;
@@ -171,9 +172,19 @@ void CudaRunner::finish_and_attend(int index, std::int64_t m, bool bias, int dec
   const cuda::Attention attention{.q = b, .q_stride = qkv, .out = a, .out_stride = q, .pool = pool, .block_table = in_->block_table(), .table_stride = in_->table_stride(),
                                   .seq_len = in_->seq_len(), .cu_q = in_->cu_q(), .scale = config_.attention_scale, .heads = config_.num_heads, .kv_heads = config_.num_kv_heads,
                                   .head_dim = config_.head_dim, .window = config_.window.empty() ? 0 : config_.window[static_cast<std::size_t>(index)]};
-  check(cuda::attention_decode({.a = attention, .seqs = singles, .n_seqs = decodes, .splits = splits, .cluster = cuda::decode_cluster(splits, gpu_.info().device.sm), .partial = partial_.get<float>(), .counters = counters_.get<std::uint32_t>(),
-                                .finishes = together, .finish = finish},
-                               at));
+  cuda::Decode decode{.a = attention, .seqs = singles, .n_seqs = decodes, .splits = splits, .cluster = cuda::decode_cluster(splits, gpu_.info().device.sm), .partial = partial_.get<float>(), .counters = counters_.get<std::uint32_t>(),
+                      .finishes = together, .finish = finish};
+  if (tiles == 0) {
+    std::int64_t left = kAhead;
+    const Weights::Layer& w = weights_.layers[static_cast<std::size_t>(index)];
+    cuda::Decode::Ahead* ahead = decode.ahead;
+    for (const Linear* l : {w.o.get(), w.gate_up.get()}) {
+      const std::span<const std::byte> weights = l->device_weights();
+      *ahead++ = {weights.data(), std::min(left, std::ssize(weights)) / 16 * 16};
+      left -= ahead[-1].bytes;
+    }
+  }
+  check(cuda::attention_decode(decode, at));
   check(cuda::attention_prefill({.a = attention, .tiles = in_->tile_list(), .n_tiles = tiles}, at));
 }
 

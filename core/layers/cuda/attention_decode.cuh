@@ -12,6 +12,7 @@
 //          What the step does not change is then read before the wait: tables, norms, and the first run of each warp
 //          but for the new token. Length and position may be being advanced just then; they are read again after
 //          the wait, and what was built on another value is built anew.
+// Ahead    At first every thread asks for a piece of what the next products read: short contexts leave the memory idle.
 // Bound    Memory: 2 x keys x head_dim elements a KV head, once. At short context, latency: after the wait one
 //          round to L2 for the heads, one exchange in the cluster.
 // Numbers  bf16 products, float32 sums and softmax (base 2), P rounded to bf16.
@@ -46,6 +47,16 @@ struct DecodeShare {
   }
 };
 
+// Each thread of the grid asks for some pieces, neighbours in memory by different blocks.
+__device__ __forceinline__ void bring_ahead(const Decode& d) {
+  constexpr std::int64_t kPiece = 2048;
+  const int blocks = gridDim.x * gridDim.y * gridDim.z, block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+#pragma unroll
+  for (const Decode::Ahead& a : d.ahead)
+    for (std::int64_t at = (std::int64_t{threadIdx.x} * blocks + block) * kPiece; at < a.bytes; at += std::int64_t{blocks} * blockDim.x * kPiece)
+      bulk_prefetch(static_cast<const char*>(a.at) + at, static_cast<unsigned>(min(kPiece, a.bytes - at)));
+}
+
 template <int D, KvType T, bool F>
 __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Decode d) {
   constexpr int kRow = D + 2;  // m, l, o
@@ -57,6 +68,7 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
   const Attention& a = d.a;
   const int cluster = d.cluster, team = blockIdx.z / d.n_seqs, item = blockIdx.z - team * d.n_seqs, rank = blockIdx.x, step = cluster * kDecodeWarps;
   if (cluster > 1) cluster_arrive_relaxed();
+  bring_ahead(d);
   if constexpr (!F) pdl_wait();
   const int group = a.heads / a.kv_heads, row_tiles = (group + 15) / 16;
   const int kv_head = blockIdx.y / row_tiles, first = blockIdx.y % row_tiles * 16, rows = min(16, group - first);

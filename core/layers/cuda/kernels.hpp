@@ -120,6 +120,11 @@ struct Decode {
   // lengths and positions may be moved on by one in it.
   bool finishes = false;
   QkvFinish finish;
+  // What the next kernels read, brought into the L2 cache meanwhile: attention alone leaves the memory idle. Aligned to 16 bytes.
+  struct Ahead {
+    const void* at = nullptr;
+    std::int64_t bytes = 0;
+  } ahead[2];
 };
 bool decode_finishes(int heads, int kv_heads, int head_dim);
 std::int64_t partial_floats(int n_seqs, int heads, int head_dim, int splits);

@@ -21,7 +21,7 @@ namespace detail {
 
 // Warps of a block: as many as keep two blocks on a multiprocessor, with registers and a ring for each.
 template <class F, int Run, int Tiles>
-inline constexpr int kWarpsOf = Tiles > 1 || kUnitBytes<F, Run> >= 2048 || held_units<F, Run, Tiles>() ? 8 : 12;
+inline constexpr int kWarpsOf = Tiles == kWideTokens / 8 ? kWideWarps : Tiles > 1 || kUnitBytes<F, Run> >= 2048 || held_units<F, Run, Tiles>() ? 8 : 12;
 
 template <class F, int Run, int Tiles>
 auto kernel_of() {

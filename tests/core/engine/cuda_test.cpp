@@ -101,6 +101,7 @@ TEST_P(CudaModel, GraphsAndProgrammaticLaunchesChangeNoToken) {
 
 TEST_P(CudaModel, AStepIsTheSameBitsByGraphAndEager) {
   EngineOptions o = gpu_options(folder);
+  o.prefix_caching = false;  // a prompt that is partly there is computed by kernels for fewer tokens: close, but other bits
   const auto by_graph = Engine::load(o);
   o.enforce_eager = true;
   const auto eager = Engine::load(o);

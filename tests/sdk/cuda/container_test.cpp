@@ -152,27 +152,22 @@ TEST(DeviceWork, WideTakesEveryStripOnce) {
     ASSERT_LE(w.blocks, gpu.sms);
     ASSERT_EQ(w.blocks % w.slices, 0);
     ASSERT_GE(w.depth, 2);
-    ASSERT_LE(std::size_t(k.warps) * std::size_t(w.depth) * std::size_t(w.batch * k.unit_bytes + 8), w.tokens_at);
-    ASSERT_LE(w.tokens_at + std::size_t(qe::cuda::kWideStages * qe::cuda::kWideTokens * w.token_bytes), w.squares_at);
-    const int items = pairs ? strips / 2 : strips, clusters = w.blocks / w.slices, at_once = pairs ? k.warps : 2 * k.warps;
-    std::vector<int> taken(std::size_t(items), 0);
+    ASSERT_LE(std::size_t(qe::cuda::kWideOwners) * std::size_t(w.depth) * std::size_t(w.batch * k.unit_bytes + 8), w.tokens_at);
+    ASSERT_LE(w.tokens_at + std::size_t(qe::cuda::kWideTokensBytes), w.squares_at);
+    const int each = pairs ? 2 : 1, clusters = w.blocks / w.slices;
+    std::vector<int> taken(std::size_t(strips), 0);
     for (int c = 0; c < clusters; ++c) {
-      const qe::cuda::Share share = qe::cuda::share_of(items, c, clusters);
+      const qe::cuda::Share items = qe::cuda::share_of(strips / each, c, clusters), share{items.begin * each, items.count * each};
       ASSERT_GE(share.count, 1);
+      ASSERT_LE(share.count, w.strips);
       if (w.slices > 1) {
         ASSERT_FALSE(pairs);
-        ASSERT_LE(share.count, at_once);
-        ASSERT_LE(std::size_t(w.slices) * 4 << qe::cuda::share_shift(share.count * m * 16, w.slices), w.squares_at - w.tokens_at);
+        ASSERT_LE(share.count, qe::cuda::kWideOwners) << "one pass";
+        ASSERT_LE(std::size_t(share.count * m * 64), std::size_t(qe::cuda::kWideTokensBytes) - 1024);
         for (int s = 0; s < w.slices; ++s) ASSERT_GE(qe::cuda::share_of(width, s, w.slices).count, 1);
       }
-      for (int first = 0; first < share.count; first += at_once)
-        for (int warp = 0; warp < k.warps; ++warp)
-          for (int i = 0; i < (pairs ? 1 : 2); ++i) {
-            const int item = first + warp + i * k.warps;
-            if (item >= std::min(share.count, first + at_once)) continue;
-            ++taken[std::size_t(share.begin + item)];
-            ASSERT_LE(pairs ? 2 : i + 1, w.batch);
-          }
+      for (int first = 0; first < share.count; first += qe::cuda::kWideOwners)
+        for (int warp = 0; warp < qe::cuda::kWideOwners && first + warp < share.count; ++warp) ++taken[std::size_t(share.begin + first + warp)];
     }
     for (const int times : taken) ASSERT_EQ(times, 1);
   }

@@ -158,6 +158,12 @@ struct Decode {
   static constexpr float kAdd = add();
   // Whether a product needs the sum of its inputs.
   static constexpr bool kSums = kAdd != 0.0f || meta_has_zero<M> || meta_has_offset<M>;
+  // Whether codes less zero points are exact in bf16: integers of at most 256. Then a product needs no sum.
+  static constexpr bool folds() {
+    if constexpr ((kRamp7 || kRamp8) && !meta_has_offset<M>) return F::value(0) <= 0.0f && F::value(0) >= (meta_has_zero<M> ? 0.0f : -128.0f);
+    else return false;
+  }
+  static constexpr bool kFolds = folds();
   static constexpr int kTableSize = kTable ? 1 << P::bits : 0;
 
   static constexpr uint32_t table_bits(int c) {
@@ -386,6 +392,36 @@ struct HeldUnit {
       t.of[1] = device_terms<M>(s + kSuper<M>, r + kRecord<M>);
     }
     return t;
+  }
+};
+
+// What `raw` has too much, as pairs of bf16 for rows g and g + 8: 128 and the zero point (for 8 bits the zero point less
+// 128), in two parts where one is not exact.
+template <class F>
+struct Folded {
+  uint32_t part[2] = {}, rest[2] = {};
+  bool two = false;
+  __device__ __forceinline__ explicit Folded(const TwoTerms& terms) {
+    if constexpr (Decode<F>::kFolds) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float off = -Decode<F>::kAdd, high = 0.0f;
+        if constexpr (meta_has_zero<typename F::Meta>) {
+          high = terms.of[h].zero >= 128.0f && off >= 128.0f ? 128.0f : 0.0f;
+          off += terms.of[h].zero - high;
+        }
+        part[h] = bf16x2(off, off), rest[h] = bf16x2(high, high);
+      }
+      if constexpr (meta_has_zero<typename F::Meta> && Decode<F>::kRamp7) two = __any_sync(~0u, (rest[0] | rest[1]) != 0);
+    }
+  }
+  __device__ __forceinline__ void take_off(uint32_t (&a)[4]) const {
+    if constexpr (Decode<F>::kRamp7 || Decode<F>::kAdd != 0.0f || meta_has_zero<typename F::Meta>)
+#pragma unroll
+      for (int r = 0; r < 4; ++r) a[r] = sub_bf16x2(a[r], part[r & 1]);
+    if (two)
+#pragma unroll
+      for (int r = 0; r < 4; ++r) a[r] = sub_bf16x2(a[r], rest[r & 1]);
   }
 };
 

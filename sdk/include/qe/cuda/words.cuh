@@ -54,6 +54,34 @@ __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// ---- matrix product of a warpgroup, in the background: c[64x64] = or += a[64x16] * b[16x64], sm_90a alone ----------
+// A and c as `mma` has them, 16 rows a warp. b: a description of shared memory.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define QE_WARPGROUPS 1
+__device__ __forceinline__ void group_mma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, p, 1, 1, 0; }"
+      : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)));
+}
+// Registers written before are visible to the products that follow.
+__device__ __forceinline__ void group_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void group_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int kPending>
+__device__ __forceinline__ void group_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
+// Rows of 128 bytes (64 of k), one for each n, in which the 16-byte chunk c lies at c ^ (row & 7). `at`: of the first k.
+__device__ __forceinline__ uint64_t group_operand(uint32_t at) { return uint64_t((at & 0x3ffffu) >> 4) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62; }
+#else
+#define QE_WARPGROUPS 0
+#endif
+// What this thread wrote to shared memory is visible to the products that follow.
+__device__ __forceinline__ void group_sees_shared() {
+#if QE_WARPGROUPS
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
 // ---- loads of what is read once --------------------------------------------------------------------------------
 __device__ __forceinline__ uint4 stream16(const uint8_t* p) {
   uint4 v;
@@ -82,12 +110,14 @@ __device__ __forceinline__ void stream_bytes(const uint8_t* p, uint32_t* to) {
 // ---- copies into shared memory --------------------------------------------------------------------------------
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 __device__ __forceinline__ void copy16(uint32_t to, const void* from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory"); }
+__device__ __forceinline__ void store_shared(uint32_t to, uint32_t v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory"); }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
 __device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
 
 // sm_90: the bulk-copy engine and its barrier.
-__device__ __forceinline__ void barrier_init(uint32_t bar) { asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(bar) : "memory"); }
+__device__ __forceinline__ void barrier_init(uint32_t bar, int arrivals = 1) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory"); }
+__device__ __forceinline__ void barrier_arrive(uint32_t bar) { asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(bar) : "memory"); }
 __device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
@@ -108,6 +138,8 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
 #endif
 }
+// 64 threads; id 0 is that of __syncthreads.
+__device__ __forceinline__ void pair_barrier(int id) { asm volatile("bar.sync %0, 64;" ::"r"(id) : "memory"); }
 
 // ---- clusters ---------------------------------------------------------------------------------------------------
 __device__ __forceinline__ void cluster_arrive_relaxed() {
@@ -131,6 +163,16 @@ __device__ __forceinline__ void store_in_cluster(const float* at, uint32_t rank,
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(at)), "r"(rank));
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(v) : "memory");
 #endif
+}
+// 16 bytes of another block's shared memory; `at`: where they lie in this one.
+__device__ __forceinline__ float4 load_from_cluster(const float* at, uint32_t rank) {
+  float4 v{};
+#if __CUDA_ARCH__ >= 900
+  uint32_t remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(at)), "r"(rank));
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(remote) : "memory");
+#endif
+  return v;
 }
 
 }  // namespace qe::cuda

@@ -54,9 +54,13 @@ struct UnpackArgs {
   } part[kMaxParts];
 };
 
-// wide_gemm.cuh: tokens of a launch, warps of a block, bytes of a token's unit in shared memory (no bank conflicts).
-inline constexpr int kWideTokens = 64, kWideWarps = 8, kWideStages = 4;
+// wide_gemm.cuh: tokens of a launch, warps of a block, those of them that have strips, units of tokens in shared memory.
+inline constexpr int kWideTokens = 64, kWideWarps = 16, kWideOwners = 12, kWideStages = 4;
+// Bytes of a token's unit in shared memory without warpgroups (no bank conflicts), and of all; for warpgroups also three
+// as they come from memory.
 constexpr int wide_token_bytes(int run) { return run == 16 ? 288 : 320; }
+inline constexpr int kWideTokensBytes = std::max(kWideStages * kWideTokens * 320, (kWideStages + 3) * kWideTokens * 256 + 1024);
+inline constexpr int kWideSumsBytes = kWideStages * 8 * kWideTokens * 4, kWideHandedBytes = kWideOwners / 2 * 64 * 16;
 
 struct Kernel {  // what a compiled kernel is like
   int tiles = 1;       // of 8 tokens; kWideTokens / 8: wide_gemm.cuh
@@ -72,6 +76,10 @@ struct Gpu {
   int sm = 90, sms = 132;
   std::int64_t shared = 231424;  // most dynamic shared memory of a block; 1 KiB is kept for static variables
   bool clusters() const { return sm >= 90; }
+  // Clusters that run at once. They lie within a GPC, and GPCs have no whole number of them: of an H200's 132
+  // multiprocessors 120 are in clusters of 4 or 8 at once (cudaOccupancyMaxActiveClusters). One more would wait for
+  // another to end.
+  int at_once(int slices) const { return std::max(1, (slices <= 2 ? sms : sms * 10 / 11) / slices); }
   // Two blocks fit a multiprocessor when neither takes more: a programmatic edge then overlaps them.
   std::int64_t half() const { return clusters() ? shared / 2 : shared; }
 };
@@ -125,27 +133,29 @@ inline void lay_out(Work& w, const Kernel& k, std::int64_t width, int m, const E
 inline Work plan_wide(const Kernel& k, const Gpu& gpu, std::int64_t strips, std::int64_t width, int m, const Extras& extras) {
   Work w;
   if (!gpu.clusters() || extras.norm) return w;
-  const std::int64_t items = extras.pairs ? strips / 2 : strips, at_once = extras.pairs ? k.warps : 2 * k.warps;
-  std::int64_t least = -1, most_items = 0;
+  const std::int64_t each = extras.pairs ? 2 : 1, items = strips / each;
+  std::int64_t least = -1, most_strips = 0;
   for (int slices = 1; slices <= 8; slices *= 2) {
-    const std::int64_t clusters = std::min<std::int64_t>(items, std::max(1, gpu.sms / slices)), each = ceil_div(items, clusters), passes = ceil_div(each, at_once);
+    const std::int64_t clusters = std::min<std::int64_t>(items, gpu.at_once(slices)), most = ceil_div(items, clusters) * each, passes = ceil_div(most, kWideOwners);
     if (slices > 1 && (extras.pairs || passes > 1 || width < slices)) break;
-    const std::int64_t taken = ceil_div(width, slices) * (each * (extras.pairs ? 2 : 1) * k.unit_bytes + passes * m * 256) + (slices > 1 ? 30000 + 2 * each * 64 * m : 0);
+    const std::int64_t taken = ceil_div(width, slices) * (most * k.unit_bytes + passes * m * 256) + (slices > 1 ? 30000 + 2 * most * 64 * m : 0);
     if (least >= 0 && taken >= least) continue;
-    least = taken, most_items = each;
+    least = taken, most_strips = most;
     w.slices = slices;
     w.blocks = int(clusters) * slices;
   }
-  w.strips = int(most_items) * (extras.pairs ? 2 : 1);
-  w.batch = extras.pairs || most_items > k.warps ? 2 : 1;  // strips of a warp
+  w.strips = int(most_strips);
+  w.batch = 1;
   w.token_bytes = wide_token_bytes(k.run);
-  const std::int64_t slot = std::int64_t(w.batch) * k.unit_bytes + 8, tokens = std::int64_t(kWideStages) * kWideTokens * w.token_bytes, sums = 2 * 8 * kWideTokens * 4;
-  w.depth = int(std::min<std::int64_t>((gpu.shared - tokens - sums) / (slot * k.warps), 16));
-  w.fits = w.depth >= 2;
-  w.tokens_at = std::size_t((k.warps * w.depth * slot + 127) / 128 * 128);
-  w.tiles_at = w.peers_at = w.rows_at = w.squares_at = w.tokens_at + std::size_t(tokens);
-  w.shared = w.squares_at + std::size_t(sums);
-  w.fits = w.fits && std::int64_t(w.shared) <= gpu.shared;
+  const std::int64_t slot = k.unit_bytes + 8, gates = 2 * 8 * kWideStages, rest = gates + kWideTokensBytes + kWideSumsBytes + kWideHandedBytes;
+  w.depth = int(std::min<std::int64_t>((gpu.shared - rest - 128) / (slot * kWideOwners), 16));
+  w.tokens_at = std::size_t((kWideOwners * w.depth * slot + 127) / 128 * 128);
+  w.peers_at = w.tokens_at;
+  w.squares_at = w.tokens_at + kWideTokensBytes;
+  w.rows_at = w.squares_at + kWideSumsBytes;
+  w.tiles_at = w.rows_at + kWideHandedBytes;
+  w.shared = w.tiles_at + std::size_t(gates);
+  w.fits = w.depth >= 2 && std::int64_t(w.shared) <= gpu.shared;
   return w;
 }
 }  // namespace detail
@@ -158,7 +168,7 @@ inline Work plan_work(const Kernel& k, const Gpu& gpu, std::int64_t strips, std:
   const auto shape = [&](int slices) {
     w.slices = slices;
     const std::int64_t items = extras.pairs ? strips / 2 : strips;  // what a cluster has whole
-    const int clusters = int(std::min<std::int64_t>(items, std::max(1, gpu.sms / slices)));
+    const int clusters = int(std::min<std::int64_t>(items, gpu.at_once(slices)));
     w.blocks = clusters * slices;
     w.strips = int(ceil_div(items, clusters)) * (extras.pairs ? 2 : 1);
   };
