@@ -110,8 +110,7 @@ __global__ void __launch_bounds__(Warps * 32, Resident) stream_gemm(const __grid
   __shared__ uint16_t table[D::kTableSize ? D::kTableSize : 1];
   __shared__ int2 joints[Warps];  // by warp that begins inside of a strip as the first: the strip and its pieces; else 0 pieces
   if (a.pdl) pdl_launch();
-  int tid = threadIdx.x;
-  asm volatile("" : "+r"(tid));  // kept in a register: reading it again inside the loop is slow
+  const int tid = __shfl_sync(~0u, threadIdx.x, threadIdx.x & 31);  // kept in a register: reading it again inside the loop is slow
   const int warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
   const int slices = a.slices, clusters = gridDim.x / slices, cluster = blockIdx.x / slices, slice = blockIdx.x - cluster * slices;
   // With pairs strip 2i is strip i of gate and strip 2i + 1 that of up.
