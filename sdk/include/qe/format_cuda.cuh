@@ -95,8 +95,8 @@ const char* unpack(const UnpackArgs& a, qe_stream stream) {
     for (std::uint32_t i = 0; i < (1u << F::Planes::bits); ++i) values.v[i] = F::value(i);
   const std::int64_t items = (a.ids ? a.rows : ceil_div(a.rows, 16) + 2 * a.parts) * a.width;
   cudaLaunchConfig_t c{};
-  c.gridDim = dim3(unsigned(std::min<std::int64_t>(ceil_div(items, 8), 4096)));
-  c.blockDim = dim3(256);
+  c.gridDim = dim3(unsigned(std::min<std::int64_t>(ceil_div(items, kUnpackWarps<F>), 4096)));
+  c.blockDim = dim3(kUnpackWarps<F> * 32);
   c.stream = static_cast<cudaStream_t>(stream);
   cudaLaunchAttribute at[1];
   at[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;

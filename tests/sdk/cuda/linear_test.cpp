@@ -343,6 +343,52 @@ TYPED_TEST(CudaLinear, TakesWhatStandsNextToIt) {
   }
 }
 
+// More strips than a block takes at once, and columns in slices: 64 tokens of one launch are those of four of 16.
+TYPED_TEST(CudaLinear, SixtyFourTokensAreFourTimesSixteen) {
+  using F = TypeParam;
+  for (const Shape& s : {Shape{{27000}, 256, 32}, Shape{{13440, 13440}, 256, 32}, Shape{{2560}, 2304, 32}, Shape{{200}, 2304, 32}}) {
+    SCOPED_TRACE(testing::Message() << s.n() << " x " << s.k);
+    group_size() = s.group;
+    if constexpr (requires { F::width(); }) F::width() = s.k;
+    const std::int64_t n = s.n(), k = s.k, width = s.ns.size() == 2 ? n / 2 : n;
+    LayerView v(s, 64);
+    CudaHost host;
+    Loaded gpu(host, v, qe::cuda::kernels<F>());
+    const auto x = inputs(64, k, k, 3), res = inputs(64, n, n, 4);
+    DeviceArray<std::uint16_t> in(x), device_res(res);
+    const auto run = [&](std::int64_t first, std::int64_t m) {
+      qe_step_simple step{};
+      step.head = {sizeof step, width < n ? QE_STEP_ACT_MUL : QE_STEP_RESIDUAL};
+      if (width == n) step.value = view(device_res.data() + first * n, QE_BF16, m, n, n);
+      const qe_step* after[] = {&step.head};
+      DeviceArray<std::uint16_t> out(std::size_t(m * width));
+      out.poison();
+      qe_run r{};
+      r.struct_size = sizeof r;
+      r.m = m;
+      r.n_after = 1, r.after = after;
+      r.in = view(in.data() + first * k, QE_BF16, m, k, k);
+      r.out = view(out.data(), QE_BF16, m, width, width);
+      gpu.layer->run(r);
+      QE_CUDA_OK(cudaDeviceSynchronize());
+      return out.get();
+    };
+    for (const std::int64_t m : {64, 41}) {
+      const auto together = run(0, m);
+      double err = 0, ref = 0;
+      for (std::int64_t first = 0; first < m; first += 16) {
+        const auto few = run(first, std::min<std::int64_t>(16, m - first));
+        for (std::size_t i = 0; i < few.size(); ++i) {
+          const double a = qe::bf16_to_f32(together[std::size_t(first * width) + i]), b = qe::bf16_to_f32(few[i]);
+          err += (a - b) * (a - b), ref += b * b;
+        }
+      }
+      EXPECT_LE(err, 1e-5 * ref) << m << " tokens";  // both round to bf16
+      EXPECT_EQ(run(0, m), together) << "again";
+    }
+  }
+}
+
 // Kernels that follow each other in two buffers, as in a model: a graph with programmatic edges gives the bits of one
 // with plain edges, a thousand times over.
 template <class F>

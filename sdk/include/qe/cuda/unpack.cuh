@@ -1,5 +1,6 @@
 // qe/cuda/unpack.cuh: packed weights back to plain rows: panels for a dense product, rows of an embedding, the
-// exact matrix. A warp takes one unit at a time.
+// exact matrix. A warp takes one unit at a time. Of a panel it has the whole unit in shared memory first: all of it is
+// asked for at once, where step by step each would wait for its own part.
 #pragma once
 
 #include <qe/cuda/decode.cuh>
@@ -11,6 +12,12 @@ template <class F>
 struct ValueTable {
   float v[kNeedsTable<F> ? 1 << F::Planes::bits : 1];
 };
+
+// Warps of a block: their units have to fit 48 KiB.
+template <class F>
+inline constexpr int kUnpackBytes = std::max({has_run<F, 0>() ? kUnitBytes<F, 0> : 0, has_run<F, 16>() ? kUnitBytes<F, 16> : 0, has_run<F, 32>() ? kUnitBytes<F, 32> : 0, has_run<F, 128>() ? kUnitBytes<F, 128> : 0});
+template <class F>
+inline constexpr int kUnpackWarps = kUnpackBytes<F> <= 5600 ? 8 : 4;
 
 template <class F>
 __device__ __forceinline__ void unpack_unit(const UnpackArgs& a, const float* table, const uint8_t* unit, int64_t column0, int lane, float row0, float row1,
@@ -48,26 +55,27 @@ __device__ __forceinline__ void unpack_unit(const UnpackArgs& a, const float* ta
 }
 
 template <class F>
-__global__ void __launch_bounds__(256) unpack_rows(const __grid_constant__ UnpackArgs a, const __grid_constant__ ValueTable<F> values) {
+__global__ void __launch_bounds__(kUnpackWarps<F> * 32) unpack_rows(const __grid_constant__ UnpackArgs a, const __grid_constant__ ValueTable<F> values) {
   constexpr int kSize = kNeedsTable<F> ? 1 << F::Planes::bits : 1;
   __shared__ float table[kSize];
+  __shared__ __align__(16) uint8_t units[kUnpackWarps<F>][kUnpackBytes<F>];
   if (a.pdl) pdl_launch();
   if constexpr (kNeedsTable<F>) {
-    for (int i = threadIdx.x; i < kSize; i += 256) table[i] = values.v[i];
+    for (int i = threadIdx.x; i < kSize; i += kUnpackWarps<F> * 32) table[i] = values.v[i];
     __syncthreads();
   }
   if (a.pdl) pdl_wait();
   const int lane = threadIdx.x & 31, g = lane >> 2;
-  const int64_t warp = (int64_t(blockIdx.x) * 256 + threadIdx.x) >> 5, warps = int64_t(gridDim.x) * 8;
+  const int64_t warp = int64_t(blockIdx.x) * kUnpackWarps<F> + (threadIdx.x >> 5), warps = int64_t(gridDim.x) * kUnpackWarps<F>;
   const auto part_of_row = [&](int64_t n) {
     int p = 0;
     while (p + 1 < a.parts && n >= a.part[p + 1].column) ++p;
     return p;
   };
-  const auto unpack = [&](int64_t strip, int64_t u, int64_t out0, int64_t out1) {
+  const auto unit_at = [&](int64_t strip, int64_t u) { return a.units + (strip * a.width + u) * a.unit_bytes; };
+  const auto unpack = [&](int64_t strip, int64_t u, const uint8_t* unit, int64_t out0, int64_t out1) {
     float row0 = 1.0f, row1 = 1.0f;
     if constexpr (HasRowScale<F>) row0 = a.row[strip * 16 + g], row1 = a.row[strip * 16 + g + 8];
-    const uint8_t* unit = a.units + (strip * a.width + u) * a.unit_bytes;
     unpack_unit<F>(a, table, unit, u * kUnit, lane, row0, row1, out0, out1);
   };
   if (a.ids) {
@@ -86,7 +94,7 @@ __global__ void __launch_bounds__(256) unpack_rows(const __grid_constant__ Unpac
       const int64_t at = n - a.part[p].column, strip = a.part[p].strip + at / 16;
       const int r = int(at % 16);
       if (g != r % 8) continue;
-      unpack(strip, u, r < 8 ? i * a.out_stride : -1, r < 8 ? -1 : i * a.out_stride);
+      unpack(strip, u, unit_at(strip, u), r < 8 ? i * a.out_stride : -1, r < 8 ? -1 : i * a.out_stride);
     }
     return;
   }
@@ -103,7 +111,13 @@ __global__ void __launch_bounds__(256) unpack_rows(const __grid_constant__ Unpac
       const int64_t n = (strip - a.part[p].strip) * 16 + g + 8 * h, i = a.part[p].column + n - a.first;
       out[h] = n < a.part[p].n && i >= 0 && i < a.rows ? i * a.out_stride : -1;
     }
-    unpack(strip, u, out[0], out[1]);
+    uint8_t* unit = units[threadIdx.x >> 5];
+    const uint8_t* from = unit_at(strip, u);
+    __syncwarp();  // the unit before this was read
+#pragma unroll 4
+    for (int at = lane * 16; at < a.unit_bytes; at += 512) *reinterpret_cast<uint4*>(unit + at) = stream16(from + at);
+    __syncwarp();
+    unpack(strip, u, unit, out[0], out[1]);
   }
 }
 

@@ -404,17 +404,15 @@ __global__ void __launch_bounds__(kWideWarps * 32, 1) wide_gemm(const __grid_con
 #pragma unroll
     for (int s = 0; s < 8; ++s)
       if (s < slices) v[0] += x[s].x, v[1] += x[s].y, v[2] += x[s].z, v[3] += x[s].w;
-    const int column = column_of_row(a, strip0 + s0, o & 15);  // of four neighbours, the last of which may be padding
-    if (column < 0) continue;
-    const int left = column_of_row(a, strip0 + s0, (o & 15) + 3) >= 0 ? 4 : 3 - (column_of_row(a, strip0 + s0, (o & 15) + 2) < 0) - (column_of_row(a, strip0 + s0, (o & 15) + 1) < 0);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
+      const int row = (o & 15) + j, column = column_of_row(a, strip0 + s0, row);
       float w = v[j];
-      if (j >= left) break;
-      if constexpr (HasRowScale<F>) w *= device_row_factor<F>(a.row[(strip0 + s0) * kStrip + (o & 15) + j]);
-      if (a.bias) w += number_at(a.bias, column + j, a.bias_f32);
-      if (a.residual) w += number_at(a.residual, int64_t(token) * a.residual_stride + column + j, a.residual_f32);
-      write_number(a, token, column + j, w);
+      if (column < 0) break;  // padding ends the strip
+      if constexpr (HasRowScale<F>) w *= device_row_factor<F>(a.row[(strip0 + s0) * kStrip + row]);
+      if (a.bias) w += number_at(a.bias, column, a.bias_f32);
+      if (a.residual) w += number_at(a.residual, int64_t(token) * a.residual_stride + column, a.residual_f32);
+      write_number(a, token, column, w);
     }
   }
   cluster_arrive();
