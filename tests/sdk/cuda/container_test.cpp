@@ -154,6 +154,9 @@ TEST(DeviceWork, WideTakesEveryStripOnce) {
     ASSERT_GE(w.depth, 2);
     ASSERT_LE(std::size_t(qe::cuda::kWideOwners) * std::size_t(w.depth) * std::size_t(w.batch * k.unit_bytes + 8), w.tokens_at);
     ASSERT_LE(w.tokens_at + std::size_t(qe::cuda::kWideTokensBytes), w.squares_at);
+    ASSERT_LE(w.squares_at + std::size_t(qe::cuda::kWideSumsBytes), w.rows_at);
+    ASSERT_LE(w.rows_at + std::size_t(qe::cuda::kWideHandedBytes), w.tiles_at);
+    ASSERT_LE(w.tiles_at + std::size_t(2 * 8 * qe::cuda::kWideStages), w.shared);
     const int each = pairs ? 2 : 1, clusters = w.blocks / w.slices;
     std::vector<int> taken(std::size_t(strips), 0);
     for (int c = 0; c < clusters; ++c) {
