@@ -2,21 +2,15 @@
 #pragma once
 
 #include <cuda_runtime.h>
+#include <qe/cuda/words.cuh>
 
 #include <cstdint>
 
 namespace qengine::cuda {
 
-__device__ __forceinline__ void pdl_launch() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void pdl_wait() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
+// Those that the kernels of plugins use too.
+using qe::cuda::cluster_arrive, qe::cuda::cluster_arrive_relaxed, qe::cuda::cluster_wait, qe::cuda::store_in_cluster;
+using qe::cuda::pdl_launch, qe::cuda::pdl_wait;
 
 // c[16x8] += a[16x16] * b[16x8]
 __device__ __forceinline__ void mma(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
@@ -37,31 +31,6 @@ __device__ __forceinline__ std::int32_t load_relaxed(const std::int32_t* p) {
 __device__ __forceinline__ void bulk_prefetch(const void* at, unsigned bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes) : "memory");
-#endif
-}
-
-// ---- clusters: barriers of all threads of all blocks, and a store into another block's shared memory ----
-__device__ __forceinline__ void cluster_arrive_relaxed() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void cluster_arrive() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void cluster_wait() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-// `at`: where it would lie in this block.
-__device__ __forceinline__ void store_in_cluster(float* at, unsigned rank, float v) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  unsigned remote;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(static_cast<unsigned>(__cvta_generic_to_shared(at))), "r"(rank));
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(v) : "memory");
 #endif
 }
 
