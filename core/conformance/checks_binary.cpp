@@ -54,10 +54,10 @@ int threads_of_process() {
 
 void silent(const Subject& s, Notes&) {
   // Both outputs into files while the library comes up.
-  char name[] = "/tmp/qe-conform-XXXXXX";
-  const int file = mkstemp(name);
+  std::string name = (std::filesystem::temp_directory_path() / "qe-conform-XXXXXX").string();
+  const int file = mkstemp(name.data());
   if (file < 0) fail("no temporary file can be made");
-  unlink(name);
+  unlink(name.c_str());
   const int before = threads_of_process();
   const int out = dup(1), err = dup(2);
   dup2(file, 1), dup2(file, 2);
