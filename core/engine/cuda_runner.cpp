@@ -177,11 +177,10 @@ void CudaRunner::finish_and_attend(int index, std::int64_t m, bool bias, int dec
   if (tiles == 0) {
     std::int64_t left = kAhead;
     const Weights::Layer& w = weights_.layers[static_cast<std::size_t>(index)];
-    cuda::Decode::Ahead* ahead = decode.ahead;
-    for (const Linear* l : {w.o.get(), w.gate_up.get()}) {
-      const std::span<const std::byte> weights = l->device_weights();
-      *ahead++ = {weights.data(), std::min(left, std::ssize(weights)) / 16 * 16};
-      left -= ahead[-1].bytes;
+    const std::span<const std::byte> next[] = {w.o->device_weights(), w.gate_up->device_weights()};
+    for (std::size_t i = 0; i < std::size(next); ++i) {
+      decode.ahead[i] = {next[i].data(), std::min(left, std::ssize(next[i])) / 16 * 16};
+      left -= decode.ahead[i].bytes;
     }
   }
   check(cuda::attention_decode(decode, at));
