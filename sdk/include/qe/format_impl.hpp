@@ -2,6 +2,7 @@
 // nowhere else (format_ops.hpp says how).
 #pragma once
 
+#include <qe/cpu/cpuid.hpp>
 #include <qe/cpu/kernels.hpp>
 #include <qe/cpu/x86.hpp>
 #include <qe/format_ops.hpp>

@@ -16,7 +16,7 @@ namespace qe {
 namespace cpu {
 struct Job;
 enum class Path;
-enum class Isa : int { scalar = 0, avx2 = 1, avx512 = 2 };
+enum class Isa : int;
 }  // namespace cpu
 
 // This rank's share of a part.

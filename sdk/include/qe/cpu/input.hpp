@@ -3,32 +3,24 @@
 //   emulated activation quantization -> columns in the layer's order, padded -> int16 per 32 with sums
 #pragma once
 
+#include <qe/cpu/cpuid.hpp>
 #include <qe/cpu/kernels.hpp>
 #include <qe/cpu/x86.hpp>
 #include <qe/format_ops.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
 
 namespace qe::cpu {
 
-// The best instruction set of this machine; QENGINE_CPU_ISA=scalar|avx2 asks for less. Tests set it.
+// The instruction set that is used: the best of this machine; QENGINE_CPU_ISA=scalar|avx2 asks for less. Tests set it.
 inline Isa& isa() {
   static Isa best = [] {
-    Isa found = Isa::scalar;
-    const char* wish = std::getenv("QENGINE_CPU_ISA");
-    if (wish && std::string_view(wish) == "scalar") return found;
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
-      found = Isa::avx2;
-      if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
-          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni") && !(wish && std::string_view(wish) == "avx2"))
-        found = Isa::avx512;
-    }
-#endif
-    return found;
+    const char* text = std::getenv("QENGINE_CPU_ISA");
+    const std::string_view wish = text ? text : "";
+    return wish == "scalar" ? Isa::scalar : wish == "avx2" ? std::min(machine_isa(), Isa::avx2) : machine_isa();
   }();
   return best;
 }

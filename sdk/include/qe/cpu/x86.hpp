@@ -16,10 +16,13 @@
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 
+// Clang drops a whole target attribute that names a preferred width, and needs none: the intrinsics' own width is kept there.
 #ifdef __clang__
 #define QE_UNROLL _Pragma("unroll")
+#define QE_WIDTH_512
 #else
 #define QE_UNROLL _Pragma("GCC unroll 32")
+#define QE_WIDTH_512 ",prefer-vector-width=512"
 #endif
 
 #define QE_ISA avx2
@@ -30,7 +33,7 @@
 #undef QE_TARGET
 
 #define QE_ISA avx512
-#define QE_TARGET "avx2,fma,f16c,avx512f,avx512vl,avx512bw,avx512dq,avx512vnni,prefer-vector-width=512"
+#define QE_TARGET "avx2,fma,f16c,avx512f,avx512vl,avx512bw,avx512dq,avx512vnni" QE_WIDTH_512
 #include <qe/cpu/x86_avx512.inl>
 #include <qe/cpu/x86.inl>
 #undef QE_ISA
