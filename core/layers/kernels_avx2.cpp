@@ -1,4 +1,6 @@
 // Kernels in AVX2, FMA and F16C. Compiled for them alone: reached only after the CPU was asked.
+#include <qe/cpu/cpuid.hpp>
+
 #include <cstdint>
 #include <cstring>
 
@@ -96,7 +98,7 @@ constexpr Kernels kTable = table("avx2");
 }  // namespace
 
 const Kernels* kernels_avx2() {
-  static const bool there = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  static const bool there = qe::cpu::machine_isa() >= qe::cpu::Isa::avx2;
   return there ? &kTable : nullptr;
 }
 
