@@ -32,8 +32,12 @@ function(qe_add_plugin name)
     target_sources(${name} PRIVATE ${A_CUDA_SOURCES})
     target_compile_definitions(${name} PRIVATE QE_PLUGIN_CUDA=1)
     set_target_properties(${name} PROPERTIES CUDA_VISIBILITY_PRESET hidden CUDA_RUNTIME_LIBRARY Static)
+    set(unique "-Xcompiler=-fno-gnu-unique;")
+    if(CMAKE_CUDA_HOST_COMPILER MATCHES "clang")  # makes no unique symbols, and does not know the flag
+      set(unique "")
+    endif()
     # Dequantized weights are exact: a product and a sum are two roundings, unless written as one.
-    target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--fmad=false;-Xcompiler=-fno-gnu-unique;-Xcompiler=-ffp-contract=off>")
+    target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--fmad=false;${unique}-Xcompiler=-ffp-contract=off>")
   endif()
   target_link_options(${name} PRIVATE -Wl,--version-script=${QE_PLUGIN_CMAKE_DIR}/plugin.version)
   if(NOT QE_SANITIZE)
