@@ -21,7 +21,7 @@ std::string vtext(const char* format, va_list args) {
 const std::vector<Check>& all_checks() {
   static const std::vector<Check> all = [] {
     std::vector<Check> out;
-    for (const auto* group : {&binary_checks, &descriptor_checks, &planning_checks, &loading_checks, &numerics_checks, &graph_checks, &thread_checks, &kv_checks,
+    for (const auto* group : {&binary_checks, &descriptor_checks, &planning_checks, &loading_checks, &numerics_checks, &graph_checks, &pdl_checks, &thread_checks, &kv_checks,
                               &speed_checks, &end_to_end_checks})
       out.insert(out.end(), group->begin(), group->end());
     return out;

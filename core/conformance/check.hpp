@@ -37,7 +37,7 @@ struct Check {
 const std::vector<Check>& all_checks();
 
 // One list a file: checks_GROUP.cpp.
-extern const std::vector<Check> binary_checks, descriptor_checks, planning_checks, loading_checks, numerics_checks, graph_checks, thread_checks, kv_checks,
+extern const std::vector<Check> binary_checks, descriptor_checks, planning_checks, loading_checks, numerics_checks, graph_checks, pdl_checks, thread_checks, kv_checks,
     speed_checks, end_to_end_checks;
 
 [[noreturn, gnu::format(printf, 1, 2)]] void fail(const char* format, ...);

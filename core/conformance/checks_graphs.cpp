@@ -1,5 +1,4 @@
-// 6xx: graph capture, on the first CUDA device of this machine. What programmatic launches promise has no check yet; numbers from
-// QEP-610 on are kept for it.
+// 60x: graph capture, on the first CUDA device of this machine.
 #include "core/conformance/gpu_layer.hpp"
 
 #ifdef QE_HAVE_CUDA
