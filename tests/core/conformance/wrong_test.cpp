@@ -66,19 +66,23 @@ INSTANTIATE_TEST_SUITE_P(, WrongPlugin, ::testing::Values(
     Wrong{"slow", "QEP-901"}, Wrong{"never_found", "QEP-951"}),
     [](const auto& info) { return std::string(info.param.file); });
 
-TEST(Graphs, AreTriedOnAGpuAndElsewhereSkippedWithTheReason) {
+#ifdef QE_HAVE_CUDA
+INSTANTIATE_TEST_SUITE_P(OnAnyMachine, WrongPlugin, ::testing::Values(Wrong{"pdl_none", ""}), [](const auto& info) { return std::string(info.param.file); });
+#endif
+
+TEST(OnAGpu, GraphsAndProgrammaticLaunchesAreTriedAndElsewhereSkippedWithTheReason) {
   const auto outcomes = [](const char* library) {
     Subject subject;
     subject.library = binary_dir() / library;
     std::vector<Outcome> out;
-    for (Outcome& o : run_kit(subject, {"graphs"}).outcomes)
-      if (o.group == "graphs") out.push_back(std::move(o));
-    EXPECT_EQ(out.size(), 2u);
+    for (Outcome& o : run_kit(subject, {"graphs", "pdl"}).outcomes)
+      if (o.group == "graphs" || o.group == "pdl") out.push_back(std::move(o));
+    EXPECT_EQ(out.size(), 8u);
     return out;
   };
   for (const Outcome& o : outcomes("bin/plugins/bf16_ref.so")) {
-    if (o.verdict == Verdict::kPassed) EXPECT_TRUE(o.notes.size() == 1 && o.notes[0].find(" graphs") != std::string::npos) << o.id;
-    else EXPECT_TRUE(o.verdict == Verdict::kNotApplicable && o.why.find("CUDA") != std::string::npos) << o.id << ": " << o.why;
+    if (o.verdict == Verdict::kPassed) EXPECT_FALSE(o.notes.empty()) << o.id;
+    else EXPECT_TRUE(o.verdict == Verdict::kNotApplicable && (o.why.find("CUDA") != std::string::npos || o.why.find("programmatic") != std::string::npos)) << o.id << ": " << o.why;
   }
   for (const Outcome& o : outcomes("tests/wrong_plugins/none.so")) EXPECT_TRUE(o.verdict == Verdict::kNotApplicable && o.why == "no method has a CUDA row") << o.id << ": " << o.why;
 }
