@@ -118,6 +118,7 @@ server::BackendSpec spec_of(const Invocation& in, const std::string& name, Argum
   const auto all = std::make_shared<const Arguments>(std::move(arguments));
   const Invocation one{in.command, all->values, all->profile, all->words};
   server::BackendSpec s{name, {}, engine_options(one), {}};
+  s.options.serving = true;
   s.key = key_of(*all, s.options);
   s.sampling = [all, &command = in.command](const Checkpoint& checkpoint) { return sampling_params({command, all->values, all->profile, all->words}, checkpoint); };
   return s;

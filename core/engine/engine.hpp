@@ -50,7 +50,8 @@ struct EngineOptions {
   std::int64_t kv_cache_memory_bytes = 0;  // 0: serving.md 1.3's rule
   std::int64_t max_model_len = 0;          // 0: from config.json, or what fits; -1: the longest that fits
   std::int64_t max_num_seqs = 0;           // 0: default
-  std::int64_t max_num_batched_tokens = 0;
+  std::int64_t max_num_batched_tokens = 0;  // 0: by device
+  bool serving = false;  // many clients wait for their next token: defaults of shorter steps
   std::int32_t block_size = 16;
   bool chunked_prefill = true;
   bool prefix_caching = true;

@@ -58,7 +58,7 @@ std::unique_ptr<FormatPlan> make_plan(Engine::Impl& s) {
 
 std::unique_ptr<FormatPlan> plan_on(const GpuInfo& gpu, Engine::Impl& s) {
   EngineOptions& o = s.options;
-  if (o.max_num_batched_tokens <= 0) o.max_num_batched_tokens = kGpuBatchedTokens;
+  if (o.max_num_batched_tokens <= 0) o.max_num_batched_tokens = default_batched_tokens(&gpu, o.serving);
   o.format.device = gpu.device;
   o.format.m_max = gpu_forward_rows(o);
   return make_plan(s);

@@ -16,7 +16,16 @@ namespace qengine {
 // the workspace stays small beside a small model.
 inline constexpr std::int64_t kCpuForwardRows = 256;
 // On a GPU a step is one pass, unless it is very long.
-inline constexpr std::int64_t kGpuBatchedTokens = 2048, kGpuMostRows = 16384;
+inline constexpr std::int64_t kGpuMostRows = 16384;
+
+// --max-num-batched-tokens unless given: long steps read the weights seldom, short ones let nobody wait. serving.md 1.3.
+inline std::int64_t default_batched_tokens(const GpuInfo* gpu, bool serving) {
+  if (!gpu) return serving ? 2048 : 4096;
+  constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+  if (gpu->device.mem_bytes >= 160 * kGiB) return 16384;
+  if (gpu->device.mem_bytes >= 70 * kGiB && gpu->name.find("A100") == std::string::npos) return serving ? 8192 : 16384;
+  return serving ? 2048 : 8192;
+}
 inline std::int64_t gpu_forward_rows(const EngineOptions& o) {
   return std::clamp<std::int64_t>(std::max(o.max_num_batched_tokens, o.max_num_seqs), 16, kGpuMostRows);
 }

@@ -27,7 +27,7 @@ LoadedDevice load_on_cpu(Engine::Impl& s, const std::function<void(double)>& pro
   if (!o.exact || o.kv_cache_dtype != "auto" || !o.kv_plugin.empty())
     kv_format = KvFormat::make(*s.plugins, s.checkpoint, s.config, {.dtype = o.kv_cache_dtype, .plugin = o.kv_plugin, .block_tokens = o.block_size}, *s.pool);
   const std::int64_t block_bytes = kv_format ? PluginKv::block_bytes(*kv_format, s.config.num_layers) : shape.block_bytes();
-  if (o.max_num_batched_tokens <= 0) o.max_num_batched_tokens = 4096;
+  if (o.max_num_batched_tokens <= 0) o.max_num_batched_tokens = default_batched_tokens(nullptr, o.serving);
   const bool asked = o.max_model_len > 0;
   KvLimits limits{.block_bytes = block_bytes, .block_size = o.block_size, .bytes = o.kv_cache_memory_bytes,
                   .free_bytes = free_memory() - static_cast<std::int64_t>(s.format->weight_bytes()),
