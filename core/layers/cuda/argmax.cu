@@ -22,8 +22,7 @@ __device__ __forceinline__ Best shuffled(const Best& a, int o) {
 __global__ void argmax_kernel(ArgMax a) {
   __shared__ Best shared[kThreads / 32];
   __shared__ bool last;
-  pdl_launch();
-  pdl_wait();
+  pdl_begin();
   const int limit = a.limit_at ? *a.limit_at : a.limit;
   const int row = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const float* x = a.x + row * a.stride;
@@ -61,8 +60,7 @@ __global__ void argmax_kernel(ArgMax a) {
 }
 
 __global__ void advance_kernel(Advance a) {
-  pdl_launch();
-  pdl_wait();
+  pdl_begin();
   const int r = blockIdx.x * blockDim.x + threadIdx.x;
   if (r >= a.rows) return;
   const int len = a.seq_len[r];

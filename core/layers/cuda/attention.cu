@@ -50,14 +50,12 @@ __device__ void one_row(const Attention& a, int seq, int token, int head) {
 }
 
 __global__ void decode_any_kernel(Decode d) {
-  pdl_launch();
-  pdl_wait();
+  pdl_begin();
   one_row(d.a, d.seqs ? d.seqs[blockIdx.y] : blockIdx.y, 0, blockIdx.x);
 }
 
 __global__ void prefill_any_kernel(Prefill p, int tile_tokens) {
-  pdl_launch();
-  pdl_wait();
+  pdl_begin();
   const Tile tile = p.tiles[blockIdx.x];
   const int count = p.a.cu_q[tile.seq + 1] - p.a.cu_q[tile.seq];
   for (int i = 0; i < tile_tokens && tile.first + i < count; ++i) one_row(p.a, tile.seq, tile.first + i, blockIdx.y);

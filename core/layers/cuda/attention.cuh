@@ -15,6 +15,9 @@
 //      column tile j takes the j-th of each thread's. A thread then holds whole runs of 8 (4) output
 //      dimensions of rows g and g + 8.
 //
+// Runs that are not yet due wait in shared memory: each thread copies the words that it will read itself, so
+// that nobody waits for another thread, and no order of banks matters.
+//
 // An e4m3 byte becomes bf16 by moving its bits and one exact product with 2^120; scales are folded into
 // the scores and the output.
 #pragma once
@@ -38,13 +41,17 @@ __device__ __forceinline__ unsigned two_e4m3(unsigned pair) {  // bytes 0 and 1 
 }
 
 template <KvType T>
+inline constexpr int kElement = T == KvType::kBf16 ? 2 : 1;  // bytes
+
+template <KvType T>
 __device__ __forceinline__ Words load8(const void* base, std::int64_t at) {
+  const char* from = static_cast<const char*>(base) + at * kElement<T>;
   Words r;
   if constexpr (T == KvType::kBf16) {
-    const uint4 q = *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(base) + at);
+    const uint4 q = *reinterpret_cast<const uint4*>(from);
     r.w[0] = q.x, r.w[1] = q.y, r.w[2] = q.z, r.w[3] = q.w;
   } else {
-    const uint2 q = *reinterpret_cast<const uint2*>(static_cast<const unsigned char*>(base) + at);
+    const uint2 q = *reinterpret_cast<const uint2*>(from);
     r.w[0] = two_e4m3(q.x), r.w[1] = two_e4m3(q.x >> 16), r.w[2] = two_e4m3(q.y), r.w[3] = two_e4m3(q.y >> 16);
   }
   return r;
@@ -113,38 +120,82 @@ struct WarpAttention {
     Words v[kWide > 0 ? kWide : 1][4];
     uint2 tail[4];
   };
-  // Keys key .. key + 15. Values from `end` on become zeros; what lies there may be anything.
-  __device__ __forceinline__ void load(Run& run, const Keys& keys, int key, int end) const {
+  // f(piece, offset in the cache, elements) for this thread's share of keys key .. key + 15 in the order of Run; those of
+  // values are counted on behind those of keys.
+  template <class F>
+  __device__ __forceinline__ void key_pieces(const Keys& keys, int key, F&& f) const {
     const std::int64_t at = keys.run(key);
 #pragma unroll
     for (int n = 0; n < 2; ++n)
 #pragma unroll
-      for (int c = 0; c < kChunks; ++c) run.k[n][c] = load8<T>(keys.k, at + (n * 8 + g) * keys.token_stride + c * 32 + t * 8);
-    const std::int64_t row[4] = {at + (2 * t) * keys.token_stride, at + (2 * t + 1) * keys.token_stride, at + (2 * t + 8) * keys.token_stride, at + (2 * t + 9) * keys.token_stride};
+      for (int c = 0; c < kChunks; ++c) f(n * kChunks + c, at + (n * 8 + g) * keys.token_stride + c * 32 + t * 8);
+  }
+  template <class F>
+  __device__ __forceinline__ void value_pieces(const Keys& keys, int key, F&& f) const {
+    const std::int64_t at = keys.run(key);
 #pragma unroll
-    for (int w = 0; w < kWide; ++w)
+    for (int i = 0; i < 4; ++i) {
+      const std::int64_t row = at + value_of(i) * keys.token_stride;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) run.v[w][i] = load8<T>(keys.v, row[i] + w * 64 + g * 8);
-    if constexpr (kTail)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) run.tail[i] = load4<T>(keys.v, row[i] + kWide * 64 + g * 4);
-    if (key + 16 > end) {  // 0 * NaN is no zero
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (key + value_of(i) < end) continue;
-#pragma unroll
-        for (int w = 0; w < kWide; ++w) run.v[w][i] = Words{};
-        if constexpr (kTail) run.tail[i] = uint2{};
-      }
+      for (int w = 0; w < kWide; ++w) f(2 * kChunks + w * 4 + i, row + w * 64 + g * 8);
+      if constexpr (kTail) f(2 * kChunks + kWide * 4 + i, row + kWide * 64 + g * 4);
     }
   }
-  // Key `n` of the run is k[0 .. D), v[0 .. D), as the cache has them.
-  __device__ __forceinline__ void replace(Run& run, int n, const void* k, const void* v) const {
+  static constexpr int kEights = 2 * kChunks + 4 * kWide;  // pieces of 8 elements; a tail has 4 of 4
+  // Keys key .. key + 15. Values from `end` on become zeros; what lies there may be anything.
+  __device__ __forceinline__ void load_keys(Run& run, const Keys& keys, int key) const {
+    key_pieces(keys, key, [&](int p, std::int64_t at) { run.k[p / kChunks][p % kChunks] = load8<T>(keys.k, at); });
+  }
+  __device__ __forceinline__ void load_values(Run& run, const Keys& keys, int key, int end) const {
+    value_pieces(keys, key, [&](int p, std::int64_t at) {
+      if (p < kEights) run.v[(p - 2 * kChunks) / 4][(p - 2 * kChunks) % 4] = load8<T>(keys.v, at);
+      else run.tail[p - kEights] = load4<T>(keys.v, at);
+    });
+    clear_from(run, key, end);
+  }
+  // The same in two steps, by way of this thread's part of a place in shared memory.
+  static constexpr int kRunBytes = 32 * kElement<T> * (8 * kEights + (kTail ? 16 : 0));
+  __device__ __forceinline__ void ask(unsigned place, const Keys& keys, int key) const {
+    const int lane = threadIdx.x % 32;
+    const auto from = [](const void* base, std::int64_t at) { return static_cast<const char*>(base) + at * kElement<T>; };
+    key_pieces(keys, key, [&](int p, std::int64_t at) { copy_async<8 * kElement<T>>(place + (p * 256 + lane * 8) * kElement<T>, from(keys.k, at)); });
+    value_pieces(keys, key, [&](int p, std::int64_t at) {
+      if (p < kEights) copy_async<8 * kElement<T>>(place + (p * 256 + lane * 8) * kElement<T>, from(keys.v, at));
+      else copy_async<4 * kElement<T>>(place + (kEights * 256 + (p - kEights) * 128 + lane * 4) * kElement<T>, from(keys.v, at));
+    });
+  }
+  __device__ __forceinline__ void take_keys(Run& run, const void* place) const {
+#pragma unroll
+    for (int p = 0; p < 2 * kChunks; ++p) run.k[p / kChunks][p % kChunks] = load8<T>(place, p * 256 + threadIdx.x % 32 * 8);
+  }
+  __device__ __forceinline__ void take_values(Run& run, const void* place, int key, int end) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int p = 0; p < 4 * kWide; ++p) run.v[p / 4][p % 4] = load8<T>(place, (2 * kChunks + p) * 256 + lane * 8);
+    if constexpr (kTail)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) run.tail[i] = load4<T>(place, kEights * 256 + i * 128 + lane * 4);
+    clear_from(run, key, end);
+  }
+  __device__ __forceinline__ void clear_from(Run& run, int key, int end) const {
+    if (key + 16 <= end) return;  // 0 * NaN is no zero
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (key + value_of(i) < end) continue;
+#pragma unroll
+      for (int w = 0; w < kWide; ++w) run.v[w][i] = Words{};
+      if constexpr (kTail) run.tail[i] = uint2{};
+    }
+  }
+  // Key `n` of the run, if it has one, is k[0 .. D) and v[0 .. D), as the cache has them.
+  __device__ __forceinline__ void replace_key(Run& run, int n, const void* k) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       if (half * 8 + g == n)
 #pragma unroll
         for (int c = 0; c < kChunks; ++c) run.k[half][c] = load8<T>(k, c * 32 + t * 8);
+  }
+  __device__ __forceinline__ void replace_value(Run& run, int n, const void* v) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (value_of(i) != n) continue;
@@ -160,10 +211,13 @@ struct WarpAttention {
   // what lies behind them may be anything. scale2: of scores, times log2 e.
   __device__ __forceinline__ void step(const Keys& keys, int key, int len, const int (&lo)[2], const int (&hi)[2], float scale2) {
     Run run;
-    load(run, keys, key, len);
-    multiply(run, key, lo, hi, scale2);
+    load_keys(run, keys, key);
+    load_values(run, keys, key, len);
+    multiply(run, key, lo, hi, scale2, [] {});
   }
-  __device__ __forceinline__ void multiply(const Run& run, int key, const int (&lo)[2], const int (&hi)[2], float scale2) {
+  // between(): after the keys were used, before the values are.
+  template <class F>
+  __device__ __forceinline__ void multiply(const Run& run, int key, const int (&lo)[2], const int (&hi)[2], float scale2, F&& between) {
     float s[2][4] = {};
 #pragma unroll
     for (int n = 0; n < 2; ++n)
@@ -205,6 +259,7 @@ struct WarpAttention {
         p[n][i] = m[i / 2] == -INFINITY ? 0.0f : exp2f(s[n][i] - m[i / 2]);
         l[i / 2] += p[n][i];
       }
+    between();
     const unsigned a0 = pack(p[0][0], p[0][1]), a1 = pack(p[0][2], p[0][3]), a2 = pack(p[1][0], p[1][1]), a3 = pack(p[1][2], p[1][3]);
 #pragma unroll
     for (int w = 0; w < kWide; ++w)

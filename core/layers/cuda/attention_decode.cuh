@@ -9,9 +9,10 @@
 //          captured grid stays valid.
 // Finish   With F a block first makes its heads of q (norm, rotation) for itself; the one that has the last keys also
 //          makes the new key and value, puts them into the cache and takes them from shared memory.
-//          What the step does not change is then read before the wait: tables, norms, and the first run of each warp
+//          What the step does not change is then read before the wait: tables, norms, and the first runs of each warp
 //          but for the new token. Length and position may be being advanced just then; they are read again after
 //          the wait, and what was built on another value is built anew.
+// Queue    A warp has `depth` runs on their way through shared memory while it works on one in registers; 0: none.
 // Ahead    At first every thread asks for a piece of what the next products read: short contexts leave the memory idle.
 // Bound    Memory: 2 x keys x head_dim elements a KV head, once. At short context, latency: after the wait one
 //          round to L2 for the heads, one exchange in the cluster.
@@ -27,7 +28,7 @@
 
 namespace qengine::cuda {
 
-inline constexpr int kDecodeWarps = 4;
+inline constexpr int kDecodeWarps = 4, kMostQueue = 3;
 
 // What a warp has of a sequence of `len` keys: runs of 16, counted from run0, begin, begin + step, ... < stop.
 struct DecodeShare {
@@ -47,6 +48,11 @@ struct DecodeShare {
   }
 };
 
+// How many runs wait in shared memory, and where behind what the joins need (bytes).
+struct DecodeQueue {
+  int depth, at;
+};
+
 // Each thread of the grid asks for some pieces, neighbours in memory by different blocks.
 __device__ __forceinline__ void bring_ahead(const Decode& d) {
   constexpr std::int64_t kPiece = 2048;
@@ -58,18 +64,16 @@ __device__ __forceinline__ void bring_ahead(const Decode& d) {
 }
 
 template <int D, KvType T, bool F>
-__global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Decode d) {
+__global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Decode d, DecodeQueue queue) {
   constexpr int kRow = D + 2;  // m, l, o
   constexpr int kN = D / 32;
-  constexpr bool kAhead = F && D <= 128;  // registers of a larger head do not reach over the wait
-  extern __shared__ float shared[];  // [warps][rows][kRow], then [cluster][rows][2 + D / cluster]
+  extern __shared__ __align__(16) float shared[];  // [warps][rows][kRow], then [cluster][rows][2 + D / cluster]; then the queues of the warps
   __shared__ bool last;
-  pdl_launch();
   const Attention& a = d.a;
   const int cluster = d.cluster, team = blockIdx.z / d.n_seqs, item = blockIdx.z - team * d.n_seqs, rank = blockIdx.x, step = cluster * kDecodeWarps;
   if (cluster > 1) cluster_arrive_relaxed();
   bring_ahead(d);
-  if constexpr (!F) pdl_wait();
+  if constexpr (!F) pdl_begin();
   const int group = a.heads / a.kv_heads, row_tiles = (group + 15) / 16;
   const int kv_head = blockIdx.y / row_tiles, first = blockIdx.y % row_tiles * 16, rows = min(16, group - first);
   const int seq = d.seqs ? d.seqs[item] : item;
@@ -83,8 +87,15 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
   const Keys keys = keys_of(a, seq, kv_head);
   const float scale2 = a.scale * 1.4426950408889634f * (a.pool.k_scale ? a.pool.k_scale[kv_head] : 1.0f);
   const float v_scale = a.pool.v_scale ? a.pool.v_scale[kv_head] : 1.0f;
-  [[maybe_unused]] typename Warp::Run ahead;
-  [[maybe_unused]] bool fetched = false;
+  const char* place = reinterpret_cast<const char*>(shared) + queue.at + warp * queue.depth * Warp::kRunBytes;  // of this warp's queue
+  const auto ask = [&](int r, int slot) {
+    if (r < share.stop) w.ask(shared_address(place) + slot * Warp::kRunBytes, keys, (share.run0 + r) * 16);
+    commit_copies();  // a group for every slot, so that counting them is counting slots
+  };
+  const auto ask_first = [&] {
+#pragma unroll 1
+    for (int i = 0; i < queue.depth; ++i) ask(share.begin + i * step, i);
+  };
   const __nv_bfloat16* q = a.q + row * a.q_stride + static_cast<std::int64_t>(kv_head * group + first) * D;
   __shared__ __align__(16) __nv_bfloat16 finished[F ? 16 * D : 1];
   __shared__ __align__(16) unsigned char fresh[2][F ? D * (T == KvType::kBf16 ? 2 : 1) : 1];  // the new key and value
@@ -96,16 +107,13 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
       if (cluster > 1) cluster_wait();
       return;
     }
-    if constexpr (kAhead) {
-      fetched = share.begin < share.stop;
-      if (fetched) w.load(ahead, keys, (share.run0 + share.begin) * 16, len - 1);
-    }
+    ask_first();
     float q_norm[kN], k_norm[kN];
     load_norm(f, f.q_norm, q_norm);
     load_norm(f, f.k_norm, k_norm);
     Rotation<kN> rotation;
     if (f.cos_sin) rotation.load(f, max(0, load_relaxed(f.position + row)));
-    pdl_wait();
+    pdl_begin();
     const int len_now = a.seq_len[seq], position = f.cos_sin ? f.position[row] : -1;
     for (;;) {
       const int heads = rows + 2 * share.newest;
@@ -133,10 +141,13 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
       if (len_now == len) break;
       len = len_now;
       share = DecodeShare(d, len, team, rank);
-      fetched = false;
+      wait_copies<0>();
+      ask_first();
     }
     __syncthreads();
     q = finished;
+  } else {
+    ask_first();
   }
   if (team >= share.active) {
     if (cluster > 1) cluster_wait();
@@ -144,12 +155,30 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
   }
   w.load_q(w.g < rows ? q + w.g * D : nullptr, w.g + 8 < rows ? q + (w.g + 8) * D : nullptr);
   const int lo[2] = {share.from, share.from}, hi[2] = {len, len};
-  for (int r = share.begin; r < share.stop; r += step) {
-    const int key = (share.run0 + r) * 16;
-    if (!kAhead || !fetched || r != share.begin) w.load(ahead, keys, key, F ? len - 1 : len);
-    if constexpr (F)
-      if (key + 16 >= len) w.replace(ahead, len - 1 - key, fresh[0], fresh[1]);
-    w.multiply(ahead, key, lo, hi, scale2);
+  for (int r = share.begin, slot = 0; r < share.stop; r += step) {
+    const int key = (share.run0 + r) * 16, end = F ? len - 1 : len;
+    const char* here = place + slot * Warp::kRunBytes;
+    typename Warp::Run run;
+    if (queue.depth == 0) {
+      w.load_keys(run, keys, key);
+    } else {
+      if (queue.depth == 1) wait_copies<0>();
+      else if (queue.depth == 2) wait_copies<1>();
+      else wait_copies<kMostQueue - 1>();
+      w.take_keys(run, here);
+    }
+    const bool newest = F && key + 16 >= len;
+    if (newest) w.replace_key(run, len - 1 - key, fresh[0]);
+    w.multiply(run, key, lo, hi, scale2, [&] {
+      if (queue.depth == 0) {
+        w.load_values(run, keys, key, end);
+      } else {
+        w.take_values(run, here, key, end);
+        ask(r + queue.depth * step, slot);
+        if (++slot == queue.depth) slot = 0;
+      }
+      if (newest) w.replace_value(run, len - 1 - key, fresh[1]);
+    });
   }
   w.end();
 
@@ -273,24 +302,52 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
   }
 }
 
+// Dynamic shared memory that a block of a kernel may have: at most, and so that two fit a multiprocessor.
+struct DecodeShared {
+  cudaError_t error = cudaSuccess;
+  std::size_t block = 0, half = 0;
+};
+inline DecodeShared shared_of(const void* kernel) {
+  constexpr int kReserved = 1024;  // of every block, by the runtime
+  DecodeShared l;
+  int device = 0, most = 0, all = 0;
+  cudaFuncAttributes attributes{};
+  l.error = cudaGetDevice(&device);
+  if (l.error == cudaSuccess) l.error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (l.error == cudaSuccess) l.error = cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+  if (l.error == cudaSuccess) l.error = cudaFuncGetAttributes(&attributes, kernel);
+  if (l.error != cudaSuccess) return l;
+  const int fixed = static_cast<int>(attributes.sharedSizeBytes);
+  l.block = static_cast<std::size_t>(std::max(0, most - fixed));
+  l.half = static_cast<std::size_t>(std::max(0, all / 2 - kReserved - fixed));
+  return l;
+}
+
 template <int D, KvType T, bool F>
 cudaError_t decode_as(const Decode& d, At at) {
   const int group = d.a.heads / d.a.kv_heads, row_tiles = (group + 15) / 16;
   const std::size_t rows = static_cast<std::size_t>(std::min(group, 16));
   if (d.cluster < 1 || d.cluster > kMostCluster || d.splits % d.cluster || D % d.cluster) return cudaErrorInvalidValue;
-  constexpr std::size_t kMostShared = 96 << 10;
   // The warps' shares and those of other blocks; later in the same place what each cluster's share counts; before
   // that a head for each warp.
   const std::size_t warps = kDecodeWarps * rows * (D + 2), blocks = rows * static_cast<std::size_t>(D + 2 * d.cluster);
-  const std::size_t smem = sizeof(float) * std::max({warps + blocks, 2 * rows * static_cast<std::size_t>(d.splits / d.cluster), static_cast<std::size_t>(kDecodeWarps * D)});
-  if (smem > kMostShared) return cudaErrorInvalidValue;
-  static const cudaError_t opted = [&] {
-    const cudaError_t e = cudaFuncSetAttribute(attention_decode_kernel<D, T, F>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMostShared));
-    return e == cudaSuccess ? beside_others(attention_decode_kernel<D, T, F>) : e;
+  const std::size_t joins = sizeof(float) * std::max({warps + blocks, 2 * rows * static_cast<std::size_t>(d.splits / d.cluster), static_cast<std::size_t>(kDecodeWarps * D)});
+  static const DecodeShared limits = [] {
+    DecodeShared l = shared_of(reinterpret_cast<const void*>(attention_decode_kernel<D, T, F>));
+    if (l.error == cudaSuccess) l.error = cudaFuncSetAttribute(attention_decode_kernel<D, T, F>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(l.block));
+    if (l.error == cudaSuccess) l.error = beside_others(attention_decode_kernel<D, T, F>);
+    return l;
   }();
-  if (opted != cudaSuccess) return opted;
+  if (limits.error != cudaSuccess) return limits.error;
+  // Two blocks a multiprocessor come before a long queue.
+  const std::size_t at_byte = (joins + 15) / 16 * 16, slot = kDecodeWarps * static_cast<std::size_t>(WarpAttention<D, T>::kRunBytes);
+  const auto fit = [&](std::size_t room) { return room < at_byte ? 0 : std::min<std::size_t>(kMostQueue, (room - at_byte) / slot); };
+  std::size_t depth = fit(limits.half);
+  if (depth == 0) depth = fit(limits.block);
+  if (at_byte > limits.block) return cudaErrorInvalidValue;
   return launch_clusters(attention_decode_kernel<D, T, F>, d.cluster,
-                         dim3(static_cast<unsigned>(d.cluster), static_cast<unsigned>(d.a.kv_heads * row_tiles), static_cast<unsigned>(d.splits / d.cluster * d.n_seqs)), dim3(kDecodeWarps * 32), smem, at, d);
+                         dim3(static_cast<unsigned>(d.cluster), static_cast<unsigned>(d.a.kv_heads * row_tiles), static_cast<unsigned>(d.splits / d.cluster * d.n_seqs)), dim3(kDecodeWarps * 32),
+                         at_byte + depth * slot, at, d, DecodeQueue{static_cast<int>(depth), static_cast<int>(at_byte)});
 }
 
 }  // namespace qengine::cuda

@@ -17,8 +17,7 @@ inline constexpr int kTileRows = kPrefillWarps * 16;
 
 template <int D, KvType T>
 __global__ void __launch_bounds__(kPrefillWarps * 32) attention_prefill_kernel(Prefill p, int tile_tokens) {
-  pdl_launch();
-  pdl_wait();
+  pdl_begin();
   const Attention& a = p.a;
   const int group = a.heads / a.kv_heads, kv_head = blockIdx.y;
   const Tile tile = p.tiles[blockIdx.x];

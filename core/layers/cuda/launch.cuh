@@ -1,10 +1,10 @@
-// Launching in a chain, and the two instructions that every kernel of the chain executes.
+// Launching in a chain, and what every kernel of the chain does.
 //
-//   pdl_begin()   first: lets the next kernel be scheduled, then waits until all kernels before this
-//                 one have ended and their writes are visible. Nothing that another kernel writes is
-//                 touched before it, and nothing is written before it.
+//   pdl_begin()   waits until all kernels before this one have ended and their writes are visible, then lets the next
+//                 one be scheduled (not before: QE_RUN_PDL_LATE of plugin.h says why). Nothing that another kernel
+//                 writes is touched before it, and nothing is written before it.
 //
-// Below sm_90 both are empty, and launches carry plain edges.
+// Below sm_90 it is empty, and launches carry plain edges.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,6 +13,11 @@
 #include "core/layers/cuda/kernels.hpp"
 
 namespace qengine::cuda {
+
+__device__ __forceinline__ void pdl_begin() {
+  pdl_wait();
+  pdl_launch();
+}
 
 // `cluster`: neighbouring blocks along x that reach each other's shared memory; more than 1 from sm_90 on.
 template <class... Params, class... Args>

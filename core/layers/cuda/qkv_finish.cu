@@ -15,8 +15,7 @@ constexpr int kMostDim = 256;
 
 __global__ void qkv_finish_kernel(QkvFinish a) {
   __shared__ float shared[kWarps][kMostDim];
-  pdl_launch();
-  pdl_wait();
+  pdl_begin();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int head = blockIdx.x * kWarps + warp, row = blockIdx.y;
   if (head >= a.heads + 2 * a.kv_heads) return;

@@ -24,8 +24,7 @@ __device__ __forceinline__ void store4(__nv_bfloat16* p, float4 v) {
 // REQUIRES: n % 4 == 0 and all rows aligned to 8 bytes (bf16) and 16 (float); else the tail loop takes all.
 __global__ void add_norm_kernel(AddNorm a, bool vectors) {
   __shared__ float shared[33];
-  pdl_launch();
-  pdl_wait();
+  pdl_begin();
   const int row = blockIdx.x;
   float* x = a.x + static_cast<std::int64_t>(a.pick ? a.pick[row] : row) * a.n;
   const __nv_bfloat16* delta = a.delta ? a.delta + row * a.delta_stride : nullptr;
@@ -66,8 +65,7 @@ __device__ __forceinline__ float activate(float x, Act act) {
 }
 
 __global__ void act_mul_kernel(ActMul a, bool vectors) {
-  pdl_launch();
-  pdl_wait();
+  pdl_begin();
   const __nv_bfloat16* g = a.g + blockIdx.y * a.g_stride;
   __nv_bfloat16* out = a.out + blockIdx.y * a.out_stride;
   const int first = (blockIdx.x * blockDim.x + threadIdx.x) * 4;

@@ -1,10 +1,12 @@
 // qe_cuda_bench: products of few tokens on a GPU, as they run in a decode step: in a captured graph with programmatic
 // edges, weights of 256 MiB and more in rotation, so that L2 holds none of them. Not a test.
 //
-//   qe_cuda_bench [--formats W4ZeroWord,BF16] [--m 1,8,16,64] [--shapes 4b,0.6b,8192] [--batch 2] [--plain] [--fused] [--gib 3]
+//   qe_cuda_bench [--formats W4ZeroWord,BF16] [--m 1,8,16,64] [--shapes 4b,0.6b,8192] [--batch 2] [--plain] [--fused] [--between] [--gib 3]
 //
 // --gib: memory that the weights are spread over; a chain longer than that comes round.
 // --fused: with RMSNorm, residual and activation as in a model.
+// --between: in a layer, a kernel of 64 blocks and two microseconds behind the first product, where attention stands in a
+//     model. Without it every kernel has a block a multiprocessor, which is kinder than a model is.
 //
 // One JSON object a line: time of a kernel (or of the four of a layer), bytes over time, and the share of the time
 // that the bytes alone take at 4.30 TB/s. Median of 7 measurements of 3 replays.
@@ -22,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/sdk/cuda/between.hpp"
 #include "tests/sdk/cuda/formats.hpp"
 
 namespace {
@@ -85,10 +88,11 @@ struct Launch {
   qe::cuda::Work work;
   qe::cuda::StreamArgs args{};
   std::size_t bytes = 0;
+  bool between = false;  // with something behind it
 };
 
-Launch make(const Gpu& g, const Format& f, const Shape& s, int m, bool pdl, bool fused, int batch, std::size_t& at, const void* in, void* out) {
-  Launch l{f.kernels, {}, {}, {}, 0};
+Launch make(const Gpu& g, const Format& f, const Shape& s, int m, bool pdl, bool fused, int batch, std::size_t& at, const void* in, void* out, bool between = false) {
+  Launch l{f.kernels, {}, {}, {}, 0, between};
   f.kernels->describe(m > 16 ? qe::cuda::kWideTokens / 8 : m > 8 ? 2 : 1, f.run, &l.kernel);
   l.kernel.batch = batch;
   const qe::cuda::Extras extras{f.row, fused && s.norm && m <= 8, fused && s.pairs};
@@ -104,7 +108,8 @@ Launch make(const Gpu& g, const Format& f, const Shape& s, int m, bool pdl, bool
   a.in = in, a.out = out, a.in_stride = s.k, a.out_stride = s.n;
   a.m = m, a.by_m = 65536u / unsigned(m) + 1, a.k = s.k, a.strips = strips, a.width = width;
   a.slices = l.work.slices, a.depth = l.work.depth, a.batch = l.work.batch, a.token_bytes = l.work.token_bytes;
-  a.aligned = s.k % 8 == 0, a.pdl = pdl, a.parts = 1;
+  a.aligned = s.k % 8 == 0, a.parts = 1;
+  a.pdl = !pdl ? 0 : between || l.work.blocks != g.gpu.sms ? qe::cuda::kPdlLate : qe::cuda::kPdlEarly;
   a.part[0] = {0, 0, s.n};
   if (extras.norm) a.norm = g.rows, a.norm_f32 = 1, a.eps = 1e-6f;
   if (extras.pairs) {
@@ -120,7 +125,10 @@ Time measure(const Gpu& g, const std::vector<Launch>& launches) {
   cudaGraph_t graph;
   cudaGraphExec_t exec;
   ok(cudaStreamBeginCapture(g.stream, cudaStreamCaptureModeThreadLocal), "capture");
-  for (const Launch& l : launches) ok(l.kernels->stream(l.kernel, l.work, l.args, g.stream));
+  for (const Launch& l : launches) {
+    ok(l.kernels->stream(l.kernel, l.work, l.args, g.stream));
+    if (l.between) ok(qe_test::between(g.stream, l.args.pdl), "between");
+  }
   ok(cudaStreamEndCapture(g.stream, &graph), "capture");
   std::size_t n = 0, programmatic = 0;
   ok(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &n), "edges");
@@ -168,12 +176,13 @@ std::vector<std::string> list(const std::string& text) {
 
 int main(int argc, char** argv) {
   std::string formats = "BF16,Fp8Row,Fp8Block,Int8Row,W4ZeroWord,W4Half,Q4K,MxFp4,Nf4Wide", ms = "1,8,16", shapes = "0.6b,4b,8192";
-  bool pdl = true, fused = false;
+  bool pdl = true, fused = false, between = false;
   int batch = 0, gib = 3;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     if (arg == "--plain") pdl = false;
     else if (arg == "--fused") fused = true;
+    else if (arg == "--between") between = true;
     else if (arg == "--formats" && i + 1 < argc) formats = argv[++i];
     else if (arg == "--gib" && i + 1 < argc) gib = std::atoi(argv[++i]);
     else if (arg == "--batch" && i + 1 < argc) batch = std::atoi(argv[++i]);
@@ -201,7 +210,7 @@ int main(int argc, char** argv) {
     ok(cudaMalloc(reinterpret_cast<void**>(at), x.size() * 2), "memory");
     ok(cudaMemcpy(*at, x.data(), x.size() * 2, cudaMemcpyHostToDevice), "copy");
   }
-  std::printf("{\"what\":\"device\",\"name\":\"%s\",\"sms\":%d,\"pdl\":%d,\"fused\":%d}\n", p.name, p.multiProcessorCount, pdl, fused);
+  std::printf("{\"what\":\"device\",\"name\":\"%s\",\"sms\":%d,\"pdl\":%d,\"fused\":%d,\"between\":%d}\n", p.name, p.multiProcessorCount, pdl, fused, between);
 
 #define QE_BENCH_FORMAT(name, ...) format<qe_test::Fmt##name>(#name),
   const Format all[] = {QE_TEST_FORMATS(QE_BENCH_FORMAT)};
@@ -244,7 +253,7 @@ int main(int argc, char** argv) {
             std::size_t at = 0;
             const int depth = model == "4b" ? 36 : 28;
             for (int i = 0; i < depth; ++i)
-              for (int j = 0; j < 4; ++j) l.push_back(make(g, f, layers[std::size_t(j)], m, pdl, fused, batch, at, j % 2 ? g.y[0] : g.x, g.y[j % 2]));
+              for (int j = 0; j < 4; ++j) l.push_back(make(g, f, layers[std::size_t(j)], m, pdl, fused, batch, at, j % 2 ? g.y[0] : g.x, g.y[j % 2], between && j == 0));
             report((model + " layer").c_str(), l, depth);
           }
         }

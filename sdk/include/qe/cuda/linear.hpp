@@ -345,7 +345,7 @@ class Layer {
     a.batch = work.batch;
     a.token_bytes = work.token_bytes;
     a.aligned = in_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(r.in.data) % 16 == 0;
-    a.pdl = (r.flags & QE_RUN_PDL) && plan_.gpu.sm >= 90;
+    if ((r.flags & QE_RUN_PDL) && plan_.gpu.sm >= 90) a.pdl = (r.flags & QE_RUN_PDL_LATE) || work.blocks != plan_.gpu.sms ? kPdlLate : kPdlEarly;
     parts_to(a);
     if (steps.norm) {
       a.norm = steps.norm->weight.data;

@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(Warps * 32, Resident) stream_gemm(const __grid
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint16_t table[D::kTableSize ? D::kTableSize : 1];
   __shared__ int2 joints[Warps];  // by warp that begins inside of a strip as the first: the strip and its pieces; else 0 pieces
-  if (a.pdl) pdl_launch();
+  if (a.pdl == kPdlEarly) pdl_launch();
   const int tid = __shfl_sync(~0u, threadIdx.x, threadIdx.x & 31);  // kept in a register: reading it again inside the loop is slow
   const int warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
   const int slices = a.slices, clusters = gridDim.x / slices, cluster = blockIdx.x / slices, slice = blockIdx.x - cluster * slices;
@@ -203,6 +203,7 @@ __global__ void __launch_bounds__(Warps * 32, Resident) stream_gemm(const __grid
     }
   if (slices > 1) cluster_arrive_relaxed();
   if (a.pdl) pdl_wait();
+  if (a.pdl == kPdlLate) pdl_launch();
 
   // ---- tokens ----------------------------------------------------------------------------------------------------
   uint8_t* tokens = shared + at.tokens;

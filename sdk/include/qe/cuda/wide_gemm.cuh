@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kWideWarps * 32, 1) wide_gemm(const __grid_con
   constexpr int kRow = kGroups ? 256 : wide_token_bytes(Run), kStage = kWideTokens * kRow;  // a token's unit, and that of all
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint16_t table[D::kTableSize ? D::kTableSize : 1];
-  if (a.pdl) pdl_launch();
+  if (a.pdl == kPdlEarly) pdl_launch();
   // Shuffled, so that the compiler keeps them in registers: making them again inside the loop is slow.
   const int tid = __shfl_sync(~0u, threadIdx.x, threadIdx.x & 31);
   const uint32_t base = __shfl_sync(~0u, shared_address(shared), 0);
@@ -78,6 +78,7 @@ __global__ void __launch_bounds__(kWideWarps * 32, 1) wide_gemm(const __grid_con
     for (int i = tid; i < D::kTableSize; i += kThreads) table[i] = values.v[i];
   __syncthreads();
   if (a.pdl) pdl_wait();
+  if (a.pdl == kPdlLate) pdl_launch();
 
   // ---- tokens ----------------------------------------------------------------------------------------------------
   uint8_t* tokens = shared + at.tokens;

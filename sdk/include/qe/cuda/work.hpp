@@ -14,6 +14,12 @@ namespace qe::cuda {
 inline constexpr int kMaxParts = 4;
 inline constexpr int kTileStride = 20;  // floats between the columns of a partial tile: no bank conflicts
 
+// When what follows may start: at once, or when what was before has ended. Two blocks fit a multiprocessor; of kernels with
+// one block for each, every block that ends makes room for one of the next kernel but one, and all stay evenly spread. A
+// kernel with fewer blocks breaks that: blocks of the next share a multiprocessor while others stay empty, for the rest of
+// the step. So it is started late, and starts its successor late: both then find room everywhere (docs/adr/0003).
+inline constexpr int kPdlEarly = 1, kPdlLate = 2;
+
 // What a kernel reads. Pointers are device memory.
 struct StreamArgs {
   const std::uint8_t* units;
@@ -26,7 +32,7 @@ struct StreamArgs {
   std::int32_t slices, depth, batch;  // depth: slots of a warp's ring; batch: units a slot holds
   std::int32_t token_bytes;           // from token to token in shared memory
   std::uint32_t by_m;                 // 65536 / m + 1: quotients of small numbers by m
-  std::int32_t out_f32, aligned, pdl, parts;  // aligned: tokens can be copied 16 bytes at a time
+  std::int32_t out_f32, aligned, pdl, parts;  // aligned: tokens can be copied 16 bytes at a time; pdl: 0: plain edges
   struct {
     std::int32_t strip, column, n;
   } part[kMaxParts];
