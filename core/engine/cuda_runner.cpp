@@ -143,7 +143,7 @@ void CudaRunner::check(cudaError_t status) const { cuda_check(status, "a launch"
 void CudaRunner::product(const Linear& l, const void* in, void* out, std::int32_t out_dtype, std::int64_t m, std::int64_t out_columns, const Around& around) {
   qe_run r{};
   r.struct_size = sizeof r;
-  r.flags = (capturing_ ? QE_RUN_CAPTURING : 0) | (o_.pdl ? QE_RUN_PDL : 0) | (o_.pdl && !around.product_follows ? QE_RUN_PDL_LATE : 0);
+  r.flags = (capturing_ ? QE_RUN_CAPTURING : 0) | (o_.pdl ? QE_RUN_PDL : 0) | (o_.pdl && !around.product_behind ? QE_RUN_OTHER_BEHIND : 0) | (o_.pdl && !around.product_before ? QE_RUN_OTHER_BEFORE : 0);
   r.n_before = static_cast<std::uint32_t>(around.before.size());
   r.n_after = static_cast<std::uint32_t>(around.after.size());
   r.before = around.before.data();
@@ -228,23 +228,23 @@ void CudaRunner::fused_layer(int index, std::int64_t m, int splits) {
   residual.value = matrix(QE_BF16, xb, m, hidden);
 
   const auto norms_itself = [&](const Linear& l) { return l.regime(m).n_before == 1; };
-  const auto with_norm = [&](const Linear& l, const float* weight, void* out, std::int64_t columns, std::span<const qe_step* const> after, bool product_follows) {
+  const auto with_norm = [&](const Linear& l, const float* weight, void* out, std::int64_t columns, std::span<const qe_step* const> after, bool product_before, bool product_behind) {
     const qe_step_norm step = norm_step(weight);
     const qe_step* before[] = {&step.head};
-    if (norms_itself(l)) return product(l, xb, out, QE_BF16, m, columns, {before, after, product_follows});
+    if (norms_itself(l)) return product(l, xb, out, QE_BF16, m, columns, {before, after, product_before, product_behind});
     norm_stream(weight, m);
-    product(l, a, out, QE_BF16, m, columns, {{}, after, product_follows});
+    product(l, a, out, QE_BF16, m, columns, {{}, after, false, product_behind});
   };
 
   const qe_step_simple qkv_bias = bias_step(v.qkv_bias, w.qkv->n());
   const qe_step* qkv_after[] = {&qkv_bias.head};
   const bool takes_bias = v.qkv_bias && w.qkv->regime(m).n_after >= 1;
-  with_norm(*w.qkv, v.input_norm, b, w.qkv->n(), std::span(qkv_after).first(takes_bias ? 1 : 0), false);
+  with_norm(*w.qkv, v.input_norm, b, w.qkv->n(), std::span(qkv_after).first(takes_bias ? 1 : 0), index > 0, false);
   finish_and_attend(index, m, !takes_bias, static_cast<int>(m), nullptr, 0, splits);
 
   const qe_step_simple o_bias = bias_step(v.o_bias, hidden), down_bias = bias_step(v.down_bias, hidden);
   const qe_step *o_after[] = {&o_bias.head, &residual.head}, *down_after[] = {&down_bias.head, &residual.head};
-  product(*w.o, a, xb, QE_BF16, m, hidden, {{}, std::span(o_after).subspan(v.o_bias ? 0 : 1), norms_itself(*w.gate_up)});
+  product(*w.o, a, xb, QE_BF16, m, hidden, {{}, std::span(o_after).subspan(v.o_bias ? 0 : 1), false, norms_itself(*w.gate_up)});
 
   const qe_step_simple gate_bias = bias_step(v.gate_up_bias, 2 * inter);
   qe_step_simple act{};
@@ -255,13 +255,13 @@ void CudaRunner::fused_layer(int index, std::int64_t m, int splits) {
   if (config_.activation != Activation::kGelu) gate_after.push_back(&act.head);
   const std::size_t taken = std::min<std::size_t>(w.gate_up->regime(m).n_after, gate_after.size());
   const bool acted = taken > 0 && gate_after[taken - 1] == &act.head;
-  with_norm(*w.gate_up, v.post_norm, b, acted ? inter : 2 * inter, std::span<const qe_step* const>(gate_after).first(taken), acted);
+  with_norm(*w.gate_up, v.post_norm, b, acted ? inter : 2 * inter, std::span<const qe_step* const>(gate_after).first(taken), true, acted);
   if (!acted)
     check(cuda::act_mul({.g = static_cast<__nv_bfloat16*>(b), .g_stride = 2 * inter, .bias = taken ? nullptr : v.gate_up_bias, .out = static_cast<__nv_bfloat16*>(a), .out_stride = inter,
                          .n = static_cast<int>(inter), .rows = static_cast<int>(m), .act = act_of(config_.activation)},
                         {stream_, o_.pdl}));
   const bool more = index + 1 < config_.num_layers && norms_itself(*weights_.layers[static_cast<std::size_t>(index) + 1].qkv);
-  product(*w.down, acted ? b : a, xb, QE_BF16, m, hidden, {{}, std::span(down_after).subspan(v.down_bias ? 0 : 1), more});
+  product(*w.down, acted ? b : a, xb, QE_BF16, m, hidden, {{}, std::span(down_after).subspan(v.down_bias ? 0 : 1), acted, more});
 }
 
 void CudaRunner::run_layer(int index, std::int64_t m, int decodes, const std::int32_t* singles, int tiles, int splits) {

@@ -77,7 +77,7 @@ class CudaRunner final : public Runner {
   // `before`, `after`: the steps that the plugin takes over, at most as many as its regime says.
   struct Around {
     std::span<const qe_step* const> before, after;
-    bool product_follows = false;  // no other kernel comes in between
+    bool product_before = false, product_behind = false;  // no other kernel comes in between
   };
   void product(const Linear& l, const void* in, void* out, std::int32_t out_dtype, std::int64_t m) { product(l, in, out, out_dtype, m, l.n(), {}); }
   void product(const Linear& l, const void* in, void* out, std::int32_t out_dtype, std::int64_t m, std::int64_t out_columns, const Around& around);

@@ -241,16 +241,18 @@ struct WarpAttention {
       most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 2));
       most[r] = fmaxf(most[r], m[r]);
     }
-    if (__any_sync(~0u, most[0] > m[0] || most[1] > m[1])) {
+    const auto grew = [&](int r) { return m[r] > -INFINITY && most[r] > m[r]; };  // of nothing nothing is scaled
+    if (__any_sync(~0u, grew(0) || grew(1))) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float f = most[r] == -INFINITY ? 1.0f : exp2f(m[r] - most[r]);
-        m[r] = most[r];
+        const float f = m[r] == -INFINITY ? 1.0f : exp2f(m[r] - most[r]);
         l[r] *= f;
 #pragma unroll
         for (int j = 0; j < kTiles; ++j) o[j][2 * r] *= f, o[j][2 * r + 1] *= f;
       }
     }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) m[r] = most[r];
     float p[2][4];
 #pragma unroll
     for (int n = 0; n < 2; ++n)
@@ -282,6 +284,17 @@ struct WarpAttention {
     for (int r = 0; r < 2; ++r) {
       l[r] += __shfl_xor_sync(~0u, l[r], 1);
       l[r] += __shfl_xor_sync(~0u, l[r], 2);
+    }
+  }
+  // Every output this thread holds of row g (r = 0) or g + 8 (r = 1) to [D] floats, aligned to 16 bytes.
+  __device__ __forceinline__ void store(float* to, int r) const {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const auto four = [&](int j) { return make_float4(o[j][2 * r + n], o[j + 1][2 * r + n], o[j + 2][2 * r + n], o[j + 3][2 * r + n]); };
+      const auto put = [&](int dim, float4 v) { *reinterpret_cast<float4*>(to + dim) = v; };
+#pragma unroll
+      for (int w = 0; w < kWide; ++w) put(w * 64 + (2 * t + n) * 8, four(w * 8)), put(w * 64 + (2 * t + n) * 8 + 4, four(w * 8 + 4));
+      if constexpr (kTail) put(kWide * 64 + (2 * t + n) * 4, four(kWide * 8));
     }
   }
   // f(dimension, value): every output this thread holds of row g (r = 0) or g + 8 (r = 1), runs of 8 or 4

@@ -28,7 +28,7 @@
 
 namespace qengine::cuda {
 
-inline constexpr int kDecodeWarps = 4, kMostQueue = 3;
+inline constexpr int kDecodeWarps = 4, kMostQueue = 2;
 
 // What a warp has of a sequence of `len` keys: runs of 16, counted from run0, begin, begin + step, ... < stop.
 struct DecodeShare {
@@ -65,9 +65,9 @@ __device__ __forceinline__ void bring_ahead(const Decode& d) {
 
 template <int D, KvType T, bool F>
 __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Decode d, DecodeQueue queue) {
-  constexpr int kRow = D + 2;  // m, l, o
+  constexpr int kRow = D + 4;  // o, m, l: what a warp leaves of a row, aligned to 16 bytes
   constexpr int kN = D / 32;
-  extern __shared__ __align__(16) float shared[];  // [warps][rows][kRow], then [cluster][rows][2 + D / cluster]; then the queues of the warps
+  extern __shared__ __align__(16) float shared[];  // [warps][rows][kRow], then [cluster][rows][D / cluster + 4]; then the queues of the warps
   __shared__ bool last;
   const Attention& a = d.a;
   const int cluster = d.cluster, team = blockIdx.z / d.n_seqs, item = blockIdx.z - team * d.n_seqs, rank = blockIdx.x, step = cluster * kDecodeWarps;
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
   const __nv_bfloat16* q = a.q + row * a.q_stride + static_cast<std::int64_t>(kv_head * group + first) * D;
   __shared__ __align__(16) __nv_bfloat16 finished[F ? 16 * D : 1];
   __shared__ __align__(16) unsigned char fresh[2][F ? D * (T == KvType::kBf16 ? 2 : 1) : 1];  // the new key and value
-  const int per = D / cluster, size = per + 2;  // a block's dimensions; what it leaves of a row
+  const int per = D / cluster;  // a block's dimensions
   const unsigned by_per = (1u << 20) / static_cast<unsigned>(per) + 1;      // quotients of small numbers by it
   if constexpr (F) {
     const QkvFinish& f = d.finish;
@@ -109,12 +109,13 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
     }
     ask_first();
     float q_norm[kN], k_norm[kN];
-    load_norm(f, f.q_norm, q_norm);
-    load_norm(f, f.k_norm, k_norm);
+    load_norm<D>(f, f.q_norm, q_norm);
+    load_norm<D>(f, f.k_norm, k_norm);
     Rotation<kN> rotation;
     if (f.cos_sin) rotation.load(f, max(0, load_relaxed(f.position + row)));
     pdl_begin();
     const int len_now = a.seq_len[seq], position = f.cos_sin ? f.position[row] : -1;
+    const std::int64_t slot = f.slot[row];
     for (;;) {
       const int heads = rows + 2 * share.newest;
       for (int h = warp; h < heads; h += 2 * kDecodeWarps) {
@@ -122,19 +123,19 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
         const auto head_of = [&](int i) { return i < rows ? kv_head * group + first + i : a.heads + (i - rows) * a.kv_heads + kv_head; };
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-          if (const int mine = h + i * kDecodeWarps; mine < heads) load_head(f, row, head_of(mine), v[i]);
+          if (const int mine = h + i * kDecodeWarps; mine < heads) load_head<D>(f, row, head_of(mine), v[i]);
         if (f.cos_sin && rotation.position != position) rotation.load(f, position);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int mine = h + i * kDecodeWarps;
           if (mine >= heads) continue;
           if (mine < rows) {
-            finish_head(f, f.q_norm != nullptr, q_norm, rotation, shared + warp * D, v[i]);
+            finish_head<D>(f, f.q_norm != nullptr, q_norm, rotation, shared + warp * D, v[i]);
 #pragma unroll
             for (int j = 0; j < kN; ++j) finished[mine * D + j * 32 + threadIdx.x % 32] = __float2bfloat16(v[i][j]);
           } else {
-            if (mine == rows) finish_head(f, f.k_norm != nullptr, k_norm, rotation, shared + warp * D, v[i]);
-            append_head(f, row, head_of(mine), v[i], fresh[mine - rows]);
+            if (mine == rows) finish_head<D>(f, f.k_norm != nullptr, k_norm, rotation, shared + warp * D, v[i]);
+            append_head<D, T>(f, slot, head_of(mine), v[i], fresh[mine - rows]);
           }
         }
       }
@@ -163,7 +164,6 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
       w.load_keys(run, keys, key);
     } else {
       if (queue.depth == 1) wait_copies<0>();
-      else if (queue.depth == 2) wait_copies<1>();
       else wait_copies<kMostQueue - 1>();
       w.take_keys(run, here);
     }
@@ -188,16 +188,17 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
   for (int r = 0; r < 2; ++r) {
     if (w.g + 8 * r >= rows) continue;
     float* to = mine + (w.g + 8 * r) * kRow;
-    w.each(r, [&](int dim, float x) { to[2 + dim] = x; });
-    if (w.t == 0) to[0] = w.m[r], to[1] = w.l[r];
+    w.store(to, r);
+    if (w.t == 0) to[D] = w.m[r], to[D + 1] = w.l[r];
   }
   __syncthreads();
   if (cluster > 1) cluster_wait();  // the others have begun
   const std::int64_t head0 = static_cast<std::int64_t>(kv_head * group + first);
   const int active = share.active;
-  // [row][team][rank]
-  float* partial = d.partial + (static_cast<std::int64_t>(item) * a.heads + head0) * d.splits * kRow;
-  const auto left_by = [&](int r, int k) { return partial + static_cast<std::int64_t>(r) * d.splits * kRow + (k * cluster + rank) * size; };
+  // [row][team][rank]: m, l, o
+  const int size = per + 2;
+  float* partial = d.partial + (static_cast<std::int64_t>(item) * a.heads + head0) * d.splits * (D + 2);
+  const auto left_by = [&](int r, int k) { return partial + static_cast<std::int64_t>(r) * d.splits * (D + 2) + (k * cluster + rank) * size; };
   const auto leave = [&](int r, int dim, float most, float sum, float o) {  // dim: of this block's
     if (active == 1) {
       a.out[row * a.out_stride + (head0 + r) * D + rank * per + dim] = __float2bfloat16(sum > 0 ? o / sum * v_scale : 0.0f);
@@ -207,38 +208,45 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
       if (dim == 0) to[0] = most, to[1] = sum;
     }
   };
-  // Of `n` rows of m, l, o, at most kMost: `apart` floats from one to the next.
-  const auto joined = [](auto limit, const float* at, int n, int apart, int dim, float& most, float& sum, float& o) {
-    constexpr int kMost = decltype(limit)::value;
-    float m[kMost], l[kMost], x[kMost];
+  // What each of n, at most kMost, counts when rows are joined whose m and l are (at[k * apart], at[k * apart + 1]).
+  const auto weigh = [](auto& f, const float* at, int n, int apart, float& most, float& sum) {
+    constexpr int kMost = sizeof f / sizeof f[0];
+    float l[kMost];
+    most = -INFINITY, sum = 0;
 #pragma unroll
     for (int k = 0; k < kMost; ++k) {
-      m[k] = -INFINITY, l[k] = x[k] = 0;
-      if (k < n) m[k] = at[k * apart], l[k] = at[k * apart + 1], x[k] = at[k * apart + 2 + dim];
+      f[k] = -INFINITY, l[k] = 0;
+      if (k < n) f[k] = at[k * apart], l[k] = at[k * apart + 1];
+      most = fmaxf(most, f[k]);
     }
-    most = m[0], sum = 0, o = 0;
-#pragma unroll
-    for (int k = 1; k < kMost; ++k) most = fmaxf(most, m[k]);
 #pragma unroll
     for (int k = 0; k < kMost; ++k) {
-      const float f = most == -INFINITY ? 0.0f : exp2f(m[k] - most);
-      sum += f * l[k];
-      o += f * x[k];
+      f[k] = most == -INFINITY ? 0.0f : exp2f(f[k] - most);
+      sum += f[k] * l[k];
     }
   };
-  float* received = shared + kDecodeWarps * rows * kRow;  // [rank of the sender][rows][size]
-  for (int i = threadIdx.x; i < rows * D; i += kDecodeWarps * 32) {
-    const int r = i / D, dim = i % D;
-    float most, sum, o;
-    joined(std::integral_constant<int, kDecodeWarps>{}, shared + r * kRow, kDecodeWarps, rows * kRow, dim, most, sum, o);
+  // [rank of the sender][rows]: o, m, l
+  const int received_size = per + 4;
+  float* received = shared + kDecodeWarps * rows * kRow;
+  for (int i = threadIdx.x; i < rows * (D / 4); i += kDecodeWarps * 32) {
+    const int r = i / (D / 4), dim = i % (D / 4) * 4;
+    const float* at = shared + r * kRow;
+    float f[kDecodeWarps], most, sum;
+    weigh(f, at + D, kDecodeWarps, rows * kRow, most, sum);
+    float4 o{};
+#pragma unroll
+    for (int k = 0; k < kDecodeWarps; ++k) {
+      const float4 x = *reinterpret_cast<const float4*>(at + k * rows * kRow + dim);
+      o.x += f[k] * x.x, o.y += f[k] * x.y, o.z += f[k] * x.z, o.w += f[k] * x.w;
+    }
     if (cluster == 1) {
-      leave(r, dim, most, sum, o);
+      leave(r, dim, most, sum, o.x), leave(r, dim + 1, most, sum, o.y), leave(r, dim + 2, most, sum, o.z), leave(r, dim + 3, most, sum, o.w);
       continue;
     }
-    const int owner = static_cast<int>(static_cast<unsigned>(dim) * by_per >> 20), at = dim - owner * per;
-    float* to = received + (rank * rows + r) * size;
-    store_in_cluster(to + 2 + at, static_cast<unsigned>(owner), o);
-    if (at == 0) store_in_cluster(to, static_cast<unsigned>(owner), most), store_in_cluster(to + 1, static_cast<unsigned>(owner), sum);
+    const int owner = static_cast<int>(static_cast<unsigned>(dim) * by_per >> 20), part = dim - owner * per;
+    float* to = received + (rank * rows + r) * received_size;
+    store_in_cluster(to + part, static_cast<unsigned>(owner), o);
+    if (part == 0) store_in_cluster(to + per, static_cast<unsigned>(owner), most), store_in_cluster(to + per + 1, static_cast<unsigned>(owner), sum);
   }
   if (cluster > 1) {
     __syncwarp();
@@ -246,8 +254,12 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
     cluster_wait();
     for (int i = threadIdx.x; i < rows * per; i += kDecodeWarps * 32) {
       const int r = static_cast<int>(static_cast<unsigned>(i) * by_per >> 20), dim = i - r * per;
-      float most, sum, o;
-      joined(std::integral_constant<int, kMostCluster>{}, received + r * size, cluster, rows * size, dim, most, sum, o);
+      const float* at = received + r * received_size;
+      float f[kMostCluster], most, sum, o = 0;
+      weigh(f, at + per, cluster, rows * received_size, most, sum);
+#pragma unroll
+      for (int k = 0; k < kMostCluster; ++k)
+        if (k < cluster) o += f[k] * at[k * rows * received_size + dim];
       leave(r, dim, most, sum, o);
     }
   }
@@ -327,10 +339,10 @@ template <int D, KvType T, bool F>
 cudaError_t decode_as(const Decode& d, At at) {
   const int group = d.a.heads / d.a.kv_heads, row_tiles = (group + 15) / 16;
   const std::size_t rows = static_cast<std::size_t>(std::min(group, 16));
-  if (d.cluster < 1 || d.cluster > kMostCluster || d.splits % d.cluster || D % d.cluster) return cudaErrorInvalidValue;
+  if (d.cluster < 1 || d.cluster > kMostCluster || d.splits % d.cluster || D % (4 * d.cluster)) return cudaErrorInvalidValue;
   // The warps' shares and those of other blocks; later in the same place what each cluster's share counts; before
   // that a head for each warp.
-  const std::size_t warps = kDecodeWarps * rows * (D + 2), blocks = rows * static_cast<std::size_t>(D + 2 * d.cluster);
+  const std::size_t warps = kDecodeWarps * rows * (D + 4), blocks = rows * static_cast<std::size_t>(D + 4 * d.cluster);
   const std::size_t joins = sizeof(float) * std::max({warps + blocks, 2 * rows * static_cast<std::size_t>(d.splits / d.cluster), static_cast<std::size_t>(kDecodeWarps * D)});
   static const DecodeShared limits = [] {
     DecodeShared l = shared_of(reinterpret_cast<const void*>(attention_decode_kernel<D, T, F>));

@@ -28,6 +28,15 @@ __device__ __forceinline__ void copy_async(unsigned to, const void* from) {
   else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes) : "memory");
 }
 
+// 16 bytes into another block's shared memory; `at`: where that would be in this one.
+__device__ __forceinline__ void store_in_cluster(const float* at, unsigned rank, float4 v) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  unsigned remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(at)), "r"(rank));
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(remote), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+#endif
+}
+
 // A number that another kernel may be writing just now: what it was, or what it becomes.
 __device__ __forceinline__ std::int32_t load_relaxed(const std::int32_t* p) {
   std::int32_t v;

@@ -1,7 +1,7 @@
 // Launching in a chain, and what every kernel of the chain does.
 //
 //   pdl_begin()   waits until all kernels before this one have ended and their writes are visible, then lets the next
-//                 one be scheduled (not before: QE_RUN_PDL_LATE of plugin.h says why). Nothing that another kernel
+//                 one be scheduled (not before: join_chain of qe/cuda/work.hpp says why). Nothing that another kernel
 //                 writes is touched before it, and nothing is written before it.
 //
 // Below sm_90 it is empty, and launches carry plain edges.

@@ -21,15 +21,19 @@ __global__ void qkv_finish_kernel(QkvFinish a) {
   if (head >= a.heads + 2 * a.kv_heads) return;
   constexpr int kN = kMostDim / 32;
   float v[kN], w[kN];
-  load_head(a, row, head, v);
+  load_head<0>(a, row, head, v);
   if (head < a.heads + a.kv_heads) {
     const float* norm = head < a.heads ? a.q_norm : a.k_norm;
-    load_norm(a, norm, w);
+    load_norm<0>(a, norm, w);
     Rotation<kN> rotation;
     rotation.load(a, a.cos_sin ? a.position[row] : 0);
-    finish_head(a, norm != nullptr, w, rotation, shared[warp], v);
+    finish_head<0>(a, norm != nullptr, w, rotation, shared[warp], v);
   }
-  if (head >= a.heads && a.slot) return append_head(a, row, head, v);
+  if (head >= a.heads && a.slot) {
+    if (a.pool.type == KvType::kBf16) append_head<0, KvType::kBf16>(a, a.slot[row], head, v);
+    else append_head<0, KvType::kE4m3>(a, a.slot[row], head, v);
+    return;
+  }
   __nv_bfloat16* x = a.qkv + row * a.stride + static_cast<std::int64_t>(head) * a.head_dim;
 #pragma unroll
   for (int j = 0; j < kN; ++j)

@@ -132,7 +132,8 @@ typedef struct { uint32_t struct_size; int32_t claim /* 0 no, 1 fallback, 2 nati
                  char scheme[48]; /* what the layer is stored as: "w4g128", "fp8_per_channel"; empty: the method's name */ } qe_plan;
 typedef struct { uint32_t struct_size; int32_t required, rank /* -1: any */; qe_str name; uint64_t dtypes /* 1 << dtype; 0: any */;
                  int64_t dim[4] /* -1: any */; } qe_want;
-enum { QE_RUN_CAPTURING = 1, QE_RUN_PDL = 2, QE_RUN_PDL_LATE = 4 /* with PDL: the kernel that follows is no product; launch_dependents after the wait */ };
+enum { QE_RUN_CAPTURING = 1, QE_RUN_PDL = 2, QE_RUN_OTHER_BEHIND = 4, QE_RUN_OTHER_BEFORE = 8 /* with PDL: the
+       kernel behind or before is no product and may have few blocks; hints for how blocks spread (qe/cuda/work.hpp) */ };
 typedef struct { uint32_t struct_size, flags, n_before, n_after; int64_t m; qe_tensor in, in_scale, out;
                  const qe_step *const *before, *const *after; void *workspace; uint64_t workspace_bytes; qe_stream stream; } qe_run;
 typedef struct { uint32_t struct_size, reserved;

@@ -91,8 +91,9 @@ struct Launch {
   bool between = false;  // with something behind it
 };
 
-Launch make(const Gpu& g, const Format& f, const Shape& s, int m, bool pdl, bool fused, int batch, std::size_t& at, const void* in, void* out, bool between = false) {
-  Launch l{f.kernels, {}, {}, {}, 0, between};
+Launch make(const Gpu& g, const Format& f, const Shape& s, int m, bool pdl, bool fused, int batch, std::size_t& at, const void* in, void* out, bool other_before = false,
+            bool other_behind = false) {
+  Launch l{f.kernels, {}, {}, {}, 0, other_behind};
   f.kernels->describe(m > 16 ? qe::cuda::kWideTokens / 8 : m > 8 ? 2 : 1, f.run, &l.kernel);
   l.kernel.batch = batch;
   const qe::cuda::Extras extras{f.row, fused && s.norm && m <= 8, fused && s.pairs};
@@ -109,7 +110,7 @@ Launch make(const Gpu& g, const Format& f, const Shape& s, int m, bool pdl, bool
   a.m = m, a.by_m = 65536u / unsigned(m) + 1, a.k = s.k, a.strips = strips, a.width = width;
   a.slices = l.work.slices, a.depth = l.work.depth, a.batch = l.work.batch, a.token_bytes = l.work.token_bytes;
   a.aligned = s.k % 8 == 0, a.parts = 1;
-  a.pdl = !pdl ? 0 : between || l.work.blocks != g.gpu.sms ? qe::cuda::kPdlLate : qe::cuda::kPdlEarly;
+  if (pdl) qe::cuda::join_chain(l.work, a, g.gpu, other_before, other_behind);
   a.part[0] = {0, 0, s.n};
   if (extras.norm) a.norm = g.rows, a.norm_f32 = 1, a.eps = 1e-6f;
   if (extras.pairs) {
@@ -253,7 +254,8 @@ int main(int argc, char** argv) {
             std::size_t at = 0;
             const int depth = model == "4b" ? 36 : 28;
             for (int i = 0; i < depth; ++i)
-              for (int j = 0; j < 4; ++j) l.push_back(make(g, f, layers[std::size_t(j)], m, pdl, fused, batch, at, j % 2 ? g.y[0] : g.x, g.y[j % 2], between && j == 0));
+              for (int j = 0; j < 4; ++j) l.push_back(make(g, f, layers[std::size_t(j)], m, pdl, fused, batch, at, j % 2 ? g.y[0] : g.x, g.y[j % 2],
+                                                           (between && j == 1) || (!l.empty() && l.back().work.blocks != g.gpu.sms), between && j == 0));
             report((model + " layer").c_str(), l, depth);
           }
         }

@@ -193,4 +193,34 @@ TEST(DeviceWork, SlicesDoNotDependOnTheNumberOfTokens) {
       }
 }
 
+// Behind a kernel that is no product: not two blocks on a multiprocessor, but one of the next product beside it.
+TEST(DeviceWork, TheFirstOfAChainSharesWithTheNextAlone) {
+  constexpr std::size_t kReserved = 1024, kStatic = 512;  // of a block, by the runtime and by the kernel itself
+  const qe::cuda::Gpu gpu;
+  const std::size_t all = std::size_t(gpu.shared) + 2 * kReserved;
+  int beside = 0;
+  for (const int unit_bytes : {1088, 2048, 4096})
+    for (const int strips : {64, 160, 256, 384, 1216})
+      for (const int width : {8, 20, 32, 76}) {
+        qe::cuda::Kernel k{1, unit_bytes < 2048 ? 8 : 12, 128, unit_bytes};
+        if (unit_bytes < 2048) k.held = 4;
+        const qe::cuda::Work next = qe::cuda::plan_work(k, gpu, strips, width, 1);
+        qe::cuda::Work first = next;
+        qe::cuda::StreamArgs a{};
+        qe::cuda::join_chain(first, a, gpu, true, false);
+        EXPECT_GT(2 * (first.shared + kReserved), all);
+        EXPECT_LE(first.shared, std::size_t(gpu.shared));
+        EXPECT_EQ(a.pdl, next.blocks == gpu.sms ? qe::cuda::kPdlEarly : qe::cuda::kPdlLate);
+        if (next.shared < first.shared) {
+          EXPECT_LE(first.shared + next.shared + 2 * (kReserved + kStatic), all) << strips << ' ' << width << ' ' << unit_bytes;
+          ++beside;
+        }
+        qe::cuda::Work other = next;
+        qe::cuda::join_chain(other, a, gpu, false, true);
+        EXPECT_EQ(other.shared, next.shared);
+        EXPECT_EQ(a.pdl, qe::cuda::kPdlLate);
+      }
+  EXPECT_GT(beside, 30);
+}
+
 }  // namespace

@@ -345,7 +345,12 @@ class Layer {
     a.batch = work.batch;
     a.token_bytes = work.token_bytes;
     a.aligned = in_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(r.in.data) % 16 == 0;
-    if ((r.flags & QE_RUN_PDL) && plan_.gpu.sm >= 90) a.pdl = (r.flags & QE_RUN_PDL_LATE) || work.blocks != plan_.gpu.sms ? kPdlLate : kPdlEarly;
+    if ((r.flags & QE_RUN_PDL) && plan_.gpu.sm >= 90) {
+      // Calls come in the order of the chain; where one goes to another plugin, only speed suffers.
+      static thread_local bool few_before = false;
+      join_chain(work, a, plan_.gpu, few_before || t > 0 || (r.flags & QE_RUN_OTHER_BEFORE), r.flags & QE_RUN_OTHER_BEHIND);
+      few_before = work.blocks != plan_.gpu.sms;
+    }
     parts_to(a);
     if (steps.norm) {
       a.norm = steps.norm->weight.data;

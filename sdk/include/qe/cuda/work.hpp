@@ -14,10 +14,7 @@ namespace qe::cuda {
 inline constexpr int kMaxParts = 4;
 inline constexpr int kTileStride = 20;  // floats between the columns of a partial tile: no bank conflicts
 
-// When what follows may start: at once, or when what was before has ended. Two blocks fit a multiprocessor; of kernels with
-// one block for each, every block that ends makes room for one of the next kernel but one, and all stay evenly spread. A
-// kernel with fewer blocks breaks that: blocks of the next share a multiprocessor while others stay empty, for the rest of
-// the step. So it is started late, and starts its successor late: both then find room everywhere (docs/adr/0003).
+// When what follows may start: at once, or when what was before has ended (join_chain).
 inline constexpr int kPdlEarly = 1, kPdlLate = 2;
 
 // What a kernel reads. Pointers are device memory.
@@ -199,7 +196,8 @@ inline Work plan_work(const Kernel& k, const Gpu& gpu, std::int64_t strips, std:
   if (!k.bulk) w.batch = 2;
   if (k.batch) w.batch = k.batch;
   w.batch = int(std::min<std::int64_t>(w.batch, most));
-  std::int64_t slot = std::int64_t(w.batch) * k.unit_bytes + 8, room = half - std::int64_t(w.shared);
+  constexpr std::int64_t kSpare = 2048;  // so that the block of join_chain fits beside this one
+  std::int64_t slot = std::int64_t(w.batch) * k.unit_bytes + 8, room = half - kSpare - std::int64_t(w.shared);
   if (room < std::max<std::int64_t>(24576, least_ring)) room = gpu.shared - std::int64_t(w.shared);
   while (w.batch > 1 && room / (slot * k.warps) < (k.bulk ? 2 : 3)) --w.batch, slot = std::int64_t(w.batch) * k.unit_bytes + 8;
   w.depth = int(std::clamp<std::int64_t>(room / (slot * k.warps), 1, std::min<std::int64_t>(32, ceil_div(most, w.batch))));
@@ -207,6 +205,17 @@ inline Work plan_work(const Kernel& k, const Gpu& gpu, std::int64_t strips, std:
   const std::size_t ring = (std::size_t(k.warps) * std::size_t(w.depth) * std::size_t(slot) + 15) / 16 * 16;
   for (std::size_t* at : {&w.tokens_at, &w.tiles_at, &w.peers_at, &w.rows_at, &w.squares_at, &w.shared}) *at += ring;
   return w;
+}
+
+// How a launch stands in a chain of kernels joined by programmatic edges. Two blocks fit a multiprocessor; of kernels with a
+// block for each, every block that ends makes room for one of the next kernel but one, and all stay evenly spread. A kernel
+// with fewer blocks breaks that: two blocks of the next share a multiprocessor while others stay empty, and so on to the
+// end of the step. So it starts what follows late, is started late, and what follows takes more than half of a
+// multiprocessor, of which there is one for each again (docs/adr/0003).
+// `other_before`, `other_behind`: no product, or one of few blocks.
+inline void join_chain(Work& w, StreamArgs& a, const Gpu& gpu, bool other_before, bool other_behind) {
+  a.pdl = other_behind || w.blocks != gpu.sms ? kPdlLate : kPdlEarly;
+  if (other_before) w.shared = std::max(w.shared, std::size_t(gpu.half()) + 16);
 }
 
 // The strips of cluster c, the units of slice s, the units of warp w.
