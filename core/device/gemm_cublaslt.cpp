@@ -87,7 +87,7 @@ std::uint32_t alignment(const qe_tensor& t, std::int64_t size) {
   return static_cast<std::uint32_t>(bits & -bits);
 }
 
-enum class Scales { kNone, kScalar, kRows };
+enum class Scales { kNone, kScalar, kRows, kBlocks };
 
 struct Problem {
   std::int64_t m, n, k, in_stride, weight_stride, out_stride;
@@ -122,10 +122,12 @@ Made make(const Problem& p) {
   const cublasOperation_t yes = CUBLAS_OP_T, no = CUBLAS_OP_N;
   set(CUBLASLT_MATMUL_DESC_TRANSA, yes);
   set(CUBLASLT_MATMUL_DESC_TRANSB, no);
-  if (p.scales == Scales::kRows) {
-    const cublasLtMatmulMatrixScale_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
-    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+  if (p.scales == Scales::kRows || p.scales == Scales::kBlocks) {
+    const bool rows = p.scales == Scales::kRows;
+    const cublasLtMatmulMatrixScale_t weight = rows ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    const cublasLtMatmulMatrixScale_t in = rows ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, weight);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, in);
   }
   if (p.scales != Scales::kNone) {  // the heuristic wants to see that there are any
     const void* some = reinterpret_cast<const void*>(std::uintptr_t{256});
@@ -162,8 +164,12 @@ bool describe(const qe_gemm_args& a, Problem& p) {
   if (a.in.dtype == QE_E4M3) {
     const auto one = [](const qe_tensor& t) { return t.data && t.dtype == QE_F32 && (t.rank == 0 || (t.rank == 1 && t.dim[0] == 1)); };
     const auto rows = [](const qe_tensor& t, std::int64_t n) { return t.data && t.dtype == QE_F32 && t.rank == 1 && t.dim[0] == n; };
+    const auto blocks = [](const qe_tensor& t, std::int64_t n, std::int64_t k) { return t.data && t.dtype == QE_F32 && t.rank == 2 && t.dim[0] == n && t.dim[1] == k && alignment(t, 16) >= 16; };
+    const std::int64_t groups = (a.k + 127) / 128;
     if (one(a.in_scale) && one(a.weight_scale)) p.scales = Scales::kScalar;
     else if (rows(a.in_scale, a.m) && rows(a.weight_scale, a.n)) p.scales = Scales::kRows;
+    else if (blocks(a.in_scale, a.m, groups) && blocks(a.weight_scale, (a.n + 127) / 128, groups) && a.in_scale.stride[0] == 1 && a.in_scale.stride[1] == a.m && a.m % 4 == 0 &&
+             a.weight_scale.stride[0] == (groups + 3) / 4 * 4 && a.weight_scale.stride[1] == 1) p.scales = Scales::kBlocks;
     else return false;
   }
   return true;
@@ -187,7 +193,9 @@ qe_status gemm(void*, const qe_gemm_args* a, qe_error* error) noexcept {
     const Made& made = made_for(p);
     if (!made.usable) return fail(error, QE_E_UNSUPPORTED, "cuBLASLt has no algorithm for this shape");
     const Library& l = library();
+    std::unique_lock<std::mutex> lock;  // scales are set on what others use, too
     if (p.scales != Scales::kNone) {
+      lock = std::unique_lock(mutex);
       l.desc_set(made.desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &a->weight_scale.data, sizeof(void*));
       l.desc_set(made.desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &a->in_scale.data, sizeof(void*));
     }

@@ -33,7 +33,8 @@ typedef struct {
   qe_tensor weight; /* [n, k] of the same type; likewise */
   qe_tensor out;    /* [m, n] BF16 or F32; likewise */
   /* E4M3 only, F32, data NULL for BF16. By shape: [1] one for all; in_scale [m], weight_scale [n] per row; in_scale [m, ceil(k/128)] with
-     weight_scale [ceil(n/128), ceil(k/128)] in blocks. A scale multiplies. */
+     weight_scale [ceil(n/128), ceil(k/128)] in blocks. A scale multiplies. Blocks are known with strides {1, m} and {ceil(k/128) rounded up to a
+     multiple of 4, 1}, 16-byte aligned, and m a multiple of 4; what of this a GPU has: QE_E_UNSUPPORTED tells. */
   qe_tensor in_scale, weight_scale;
   void *workspace;
   uint64_t workspace_bytes;
