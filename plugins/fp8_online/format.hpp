@@ -29,12 +29,13 @@ inline constexpr std::int64_t kBlock = 128;
 struct Source {
   qe::Floats w;
   std::int64_t n = 0, k = 0;
+  bool act = false;  // 8-bit activations were asked for: the checkpoint says nothing about them
   std::shared_ptr<std::vector<float>> scale = std::make_shared<std::vector<float>>();  // as the scheme lays them out
 
   float at(std::int64_t r, std::int64_t c) const { return w[r * k + c]; }
 };
 
-inline Source bind_plain(qe::Io& io, const qe::Part& p) { return {io.floats(p, "weight", {p.n(), p.k()}), p.n(), p.k()}; }
+inline Source bind_plain(qe::Io& io, const qe::Part& p) { return {io.floats(p, "weight", {p.n(), p.k()}), p.n(), p.k(), (p.layer().flags & QE_LAYER_ACT_TOKEN) != 0}; }
 
 // Largest magnitude of inputs [k0, k1) of a row. Throws when one is not finite.
 float amax(const Source& s, const qe::Part& p, std::int64_t row, std::int64_t k0, std::int64_t k1);
@@ -44,9 +45,9 @@ void scale_rows(const Source& s, const qe::Part& p, float largest);   // [n], am
 void scale_blocks(const Source& s, const qe::Part& p);                // [ceil(n/128), ceil(k/128)]
 void scale_mx(const Source& s, const qe::Part& p, int emax);          // [n, ceil(k/32)]
 
-inline qe::Activation per_token() {
+inline qe::Activation activation_of(const Source& s, qe::Activation::Kind kind) {
   qe::Activation a;
-  a.kind = qe::Activation::e4m3_token;
+  if (s.act) a.kind = kind;
   return a;
 }
 
@@ -74,7 +75,8 @@ struct Row {
     const float scale = row_scale(s, n);
     for (int i = 0; i < count; ++i) out[i] = quantize(s.at(n, k0 + i), scale);
   }
-  static qe::Activation activation(const Source&) { return kInt8 ? qe::Activation{} : per_token(); }
+  static std::int64_t rows_per_scale(const Source&) { return kOneScale ? 0 : 1; }
+  static qe::Activation activation(const Source& s) { return activation_of(s, kInt8 ? qe::Activation::none : qe::Activation::e4m3_token); }
 };
 using PerTensor = Row<true, false>;
 using PerChannel = Row<false, false>;
@@ -90,12 +92,8 @@ struct PerBlock {
   static float meta(const Source& s, std::int64_t n, std::int64_t k) { return (*s.scale)[static_cast<std::size_t>(n / kBlock * ((s.k + kBlock - 1) / kBlock) + k / kBlock)]; }
   static constexpr float value(std::uint32_t c) { return qe::e4m3_to_f32(std::uint8_t(c)); }
   static std::uint32_t code(const Source& s, std::int64_t n, std::int64_t k) { return qe::f32_to_e4m3(s.at(n, k) / meta(s, n, k)); }
-  static qe::Activation activation(const Source&) {
-    qe::Activation a;
-    a.kind = qe::Activation::e4m3_group;
-    a.group = kBlock;
-    return a;
-  }
+  static std::int64_t rows_per_scale(const Source&) { return kBlock; }
+  static qe::Activation activation(const Source& s) { return activation_of(s, qe::Activation::e4m3_group); }
 };
 
 template <int kBits>
@@ -113,11 +111,7 @@ struct Mx {
     const float x = s.at(n, k) / scale(s, n, k);
     return kBits == 4 ? qe::f32_to_e2m1(x) : qe::f32_to_e4m3(x);
   }
-  static qe::Activation activation(const Source&) {
-    qe::Activation a;
-    a.kind = kBits == 4 ? qe::Activation::mx_e2m1 : qe::Activation::mx_e4m3;
-    return a;
-  }
+  static qe::Activation activation(const Source& s) { return activation_of(s, kBits == 4 ? qe::Activation::mx_e2m1 : qe::Activation::mx_e4m3); }
 };
 using MxFp8 = Mx<8>;
 using MxFp4 = Mx<4>;

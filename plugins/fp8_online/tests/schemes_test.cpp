@@ -153,6 +153,24 @@ TEST(Fp8Online, EmbeddingsAndHeadsStayUnlessAsked) {
   EXPECT_FALSE(claim(QE_ROLE_Q, "fp3"));
 }
 
+TEST(Fp8Online, ActivationsStayWholeUnlessAsked) {
+  const Matrix m = random_matrix(8, 256, 3);
+  MockHost host;
+  host.add("m.weight", QE_F32, {m.n, m.k}, m.w);
+  LoadedPlugin plugin(library(), host);
+  const std::vector<float> x = random_matrix(3, 256, 4).w;
+  for (const char* method : {"fp8_per_tensor", "fp8_per_channel", "fp8_per_block", "mxfp8", "mxfp4"}) {
+    const auto run = [&](int flags) {
+      TestLayer layer(host, {{"m", QE_ROLE_O, m.n}}, m.k, flags);
+      layer.view.method = method;
+      return plugin.load(layer).run(x, 3);
+    };
+    const auto whole = run(0);
+    EXPECT_EQ(run(QE_LAYER_ACT_QUANT), whole) << method << ": the checkpoint says nothing";
+    EXPECT_NE(run(QE_LAYER_ACT_QUANT | QE_LAYER_ACT_TOKEN), whole) << method;
+  }
+}
+
 TEST(Fp8Online, AValueThatIsNotFiniteIsRefusedByName) {
   Matrix m = random_matrix(8, 32, 2);
   m.w[70] = std::numeric_limits<float>::infinity();
