@@ -223,12 +223,20 @@ Module describe(const qe_model& model, std::string_view name, int role, std::int
   return m;
 }
 
+qe::Activation activation_of(const Module& module, std::int32_t flags) {
+  qe::Activation a = module.activation;
+  if (a.kind != qe::Activation::none || !(flags & QE_LAYER_ACT_TOKEN) || !module.note.empty()) return a;
+  a.kind = module.grid == Grid::kBlock ? qe::Activation::e4m3_group : qe::Activation::e4m3_token;
+  if (module.grid == Grid::kBlock) a.group = static_cast<std::int32_t>(module.block_k);
+  return a;
+}
+
 packed::ByteMatrix bind(qe::Io& io, const qe::Part& part, const Module& module) {
   if (module.grid == Grid::kNone) throw qe::Error(QE_E_UNSUPPORTED, std::string(part.name()), module.reason);
   packed::ByteMatrix m;
   m.n = part.n();
   m.k = part.k();
-  m.activation = module.activation;
+  m.activation = activation_of(module, part.layer().flags);
   // Files written before the type had a name hold the codes as U8 or I8.
   m.q = static_cast<const std::uint8_t*>(io.tensor(part, "weight", qe::dtype_bit(QE_E4M3) | qe::dtype_bit(QE_U8) | qe::dtype_bit(QE_I8), {m.n, m.k}).data);
   const std::string name = qe::Io::join(part, module.scale_name);

@@ -34,6 +34,9 @@ struct Module {
 
 Module describe(const qe_model& model, std::string_view name, int role, std::int64_t n, std::int64_t k);
 
+// What a layer with these flags does with its inputs: as the checkpoint says; where it says nothing, as asked for.
+qe::Activation activation_of(const Module& module, std::int32_t flags);
+
 // 0 to 1000 and the sentence for it.
 int detect(const qe_model& model, qe::Reason& why);
 

@@ -33,8 +33,9 @@ struct Plugin : qe::Linears<Plugin, Row, Block, Group> {
   static std::string scheme(const qe_model& m, const qe_layer& l) {
     if (!l.n_parts) return {};
     const Module d = describe(m, qe::view(l.parts[0]->name), l.parts[0]->role, l.parts[0]->n, l.k);
-    const bool act = (l.flags & QE_LAYER_ACT_QUANT) && d.activation.kind != qe::Activation::none;
-    const char* how = d.activation.kind == qe::Activation::e4m3_static ? "+static" : d.activation.kind == qe::Activation::e4m3_group ? "+group" : "+token";
+    const qe::Activation::Kind kind = activation_of(d, l.flags).kind;
+    const bool act = (l.flags & QE_LAYER_ACT_QUANT) && kind != qe::Activation::none;
+    const char* how = kind == qe::Activation::e4m3_static ? "+static" : kind == qe::Activation::e4m3_group ? "+group" : "+token";
     return d.scheme + (act ? how : "");
   }
 };
