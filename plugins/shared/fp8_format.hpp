@@ -58,6 +58,7 @@ struct ByteRow : ByteFormat<V, qe::meta::None> {
   static std::int64_t group(const ByteMatrix&) { return 0; }
   static qe::meta::None::Value meta(const ByteMatrix&, std::int64_t, std::int64_t) { return {}; }
   static float row_scale(const ByteMatrix& s, std::int64_t n) { return s.scale.get(n, 0); }
+  static std::int64_t rows_per_scale(const ByteMatrix& s) { return s.scale.row_stride ? s.scale.rows : 0; }
 };
 
 template <class V>
@@ -69,6 +70,7 @@ struct ByteGroup : ByteFormat<V, qe::meta::ScaleF32> {
 template <class V>
 struct ByteBlock : ByteFormat<V, qe::meta::Shared<qe::meta::ScaleF32>> {
   static std::int64_t group(const ByteMatrix& s) { return s.scale.inputs; }
+  static std::int64_t rows_per_scale(const ByteMatrix& s) { return s.scale.rows; }
   static float meta(const ByteMatrix& s, std::int64_t n, std::int64_t k) { return s.scale.get(n, k); }
 };
 

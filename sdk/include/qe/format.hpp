@@ -30,6 +30,8 @@
 //                              (qe::parallel_for may be used); check the data and throw qe::Error
 //   done(s, part)              once after the part is packed
 //   activation(s)              how the scheme quantizes activations (activation.hpp)
+//   rows_per_scale(s)          rows under one scale: 0 all of them; 128 with blocks of 128 x 128. E4M3 on a GPU needs it to
+//                              multiply many tokens in FP8 where that is not 1 (cuda/codes.hpp)
 //
 // Codes wider than 8 bits are numbers themselves: Planes<16> holds BF16 or F16 bits, Planes<32> F32;
 // say which with `static constexpr qe::Wide kWide`.

@@ -8,6 +8,7 @@
 // group carries from Meta. `value`, `weight` and `row_factor` must be constexpr.
 #pragma once
 
+#include <qe/cuda/codes.cuh>
 #include <qe/cuda/kernels.hpp>
 #include <qe/cuda/load.hpp>
 #include <qe/cuda/stream_gemm.cuh>
@@ -126,12 +127,43 @@ const char* prepare(int device) {
   return problem(error);
 }
 
+// Whether codes are E4M3 with a scale that the host's FP8 product knows.
+template <class F>
+constexpr bool has_codes() {
+  using M = typename F::Meta;
+  if constexpr (kDecoding<F> != Decoding::e4m3 || F::Planes::kCount != 1 || HasWeight<F>) return false;
+  else if constexpr (M::kBytes == 0) return HasRowScale<F> && !HasRowFactor<F>;
+  else return std::is_same_v<M, meta::Shared<meta::ScaleF32>> && !HasRowScale<F>;
+}
+
+template <bool kBlocks>
+const char* quantize(const QuantizeArgs& a, qe_stream stream) {
+  cudaLaunchConfig_t c{};
+  c.gridDim = dim3(unsigned(kBlocks ? ceil_div(ceil_div(a.k, 256) * a.m, kQuantizeThreads / 32) : a.m));
+  c.blockDim = dim3(kQuantizeThreads);
+  c.stream = static_cast<cudaStream_t>(stream);
+  return problem(cudaLaunchKernelEx(&c, quantize_tokens<kBlocks>, a));
+}
+
+template <bool kBlocks>
+const char* codes(const CodesArgs& a, qe_stream stream) {
+  cudaLaunchConfig_t c{};
+  c.gridDim = dim3(unsigned(std::min<std::int64_t>(ceil_div(a.rows / kStrip * a.width, kCodesWarps), 4096)));
+  c.blockDim = dim3(kCodesWarps * 32);
+  c.stream = static_cast<cudaStream_t>(stream);
+  return problem(cudaLaunchKernelEx(&c, unpack_codes<kBlocks>, a));
+}
+
 }  // namespace detail
 
 template <class F>
 const Kernels& kernels() {
   static_assert(Format<F>, "see qe/format.hpp: Planes, Meta, Source, value, code, meta");
-  static constexpr Kernels table{&detail::plan<F>, &detail::load<F>, &detail::describe<F>, &detail::stream<F>, &detail::unpack<F>, &detail::prepare<F>};
+  static constexpr Kernels table = [] {
+    Kernels t{&detail::plan<F>, &detail::load<F>, &detail::describe<F>, &detail::stream<F>, &detail::unpack<F>, &detail::prepare<F>};
+    if constexpr (detail::has_codes<F>()) t.quantize = &detail::quantize<!HasRowScale<F>>, t.codes = &detail::codes<!HasRowScale<F>>;
+    return t;
+  }();
   return table;
 }
 

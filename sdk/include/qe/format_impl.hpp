@@ -13,12 +13,6 @@ namespace qe {
 namespace detail {
 
 template <class F>
-Activation activation_of(const typename F::Source& s) {
-  if constexpr (requires { F::activation(s); }) return F::activation(s);
-  else return {};
-}
-
-template <class F>
 PartPlan plan_part(Io& io, const Part& part, const Range& range) {
   const typename F::Source s = F::bind(io, part);
   PartPlan plan;

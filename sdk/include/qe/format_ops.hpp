@@ -47,4 +47,12 @@ struct FormatOps {
 template <class F>
 const FormatOps& format_ops();
 
+namespace detail {
+template <class F>
+Activation activation_of(const typename F::Source& s) {
+  if constexpr (requires { F::activation(s); }) return F::activation(s);
+  else return {};
+}
+}  // namespace detail
+
 }  // namespace qe

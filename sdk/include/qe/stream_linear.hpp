@@ -92,7 +92,8 @@ class Linears {
         const cuda::LayerPlan p = cuda::plan_layer(*device, *m, *l, kernels(ops), io);
         out->claim = int(claim);
         if (!p.fuse && !out->reason[0]) why("%s", p.apart.c_str());
-        if ((l->flags & QE_LAYER_ACT_QUANT) && !out->reason[0]) why("activations stay in 16 bits on a GPU: weights only");
+        if ((l->flags & QE_LAYER_ACT_QUANT) && !out->reason[0])
+          why(cuda::quantizes_activations(p, *l) ? "activations in FP8 above 64 tokens, in 16 bits below" : "activations stay in 16 bits on a GPU: weights only");
         cuda::describe_plan(p, *l, *out);
         return;
       }

@@ -2,6 +2,7 @@
 // file (qe/format_cuda.cuh); what uses it needs no CUDA.
 #pragma once
 
+#include <qe/cuda/codes.hpp>
 #include <qe/cuda/container.hpp>
 #include <qe/cuda/work.hpp>
 #include <qe/format_ops.hpp>
@@ -14,6 +15,7 @@ namespace qe::cuda {
 struct PartPlan {
   Layout layout;
   ColumnMap map;
+  CodesPart codes;
 };
 // Gets strips [first, first + strips), packed, and their row factors (16 a strip; null when there are none).
 using StripSink = std::function<void(std::int64_t first, std::int64_t strips, const std::byte* units, const float* factors)>;
@@ -30,6 +32,9 @@ struct Kernels {
   const char* (*unpack)(const UnpackArgs&, qe_stream);
   // [load] Before the first stream: attributes of kernels, so that capture meets nothing lazy.
   const char* (*prepare)(int device);
+  // [step] Products in FP8 (codes.hpp); null: the format has none.
+  const char* (*quantize)(const QuantizeArgs&, qe_stream) = nullptr;
+  const char* (*codes)(const CodesArgs&, qe_stream) = nullptr;
 };
 
 template <class F>

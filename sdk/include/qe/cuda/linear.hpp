@@ -3,13 +3,14 @@
 //
 //   m <= 8, 16     the stream kernel, one launch
 //   m <= 64        one launch of the wide kernel; before sm_90, or where it does not fit, 16 tokens a launch
-//   above          panels of bf16 weights in workspace, then the host's dense product (qe/gemm.h); without one, or
-//                  without the workspace for it, as before
+//   above          panels of weights in workspace, then the host's dense product (qe/gemm.h): in FP8 where activations
+//                  are quantized and codes.hpp knows how, else in bf16; without one, or without the workspace for
+//                  it, as before
 //
 // Up to 64 tokens a launch also takes what stands next to the product: RMS_NORM before (m <= 8: each block does it
 // again), BIAS, RESIDUAL and, for gate and up, ACT_MUL after. Counts are those of the plan; run may be given fewer.
 //
-// Activations are bf16 and stay so: a layer planned with QE_LAYER_ACT_QUANT quantizes weights only here.
+// Up to 64 tokens activations stay in bf16, also of a layer planned with QE_LAYER_ACT_QUANT.
 #pragma once
 
 #include <qe/cuda/kernels.hpp>
@@ -17,6 +18,8 @@
 #include <qe/linear.hpp>
 
 #include <algorithm>
+#include <atomic>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -48,6 +51,7 @@ struct LayerPlan {
   Gpu gpu;
   std::int64_t n = 0, k = 0, strips = 0, width = 0;
   std::uint64_t unit_bytes = 0, weight_bytes = 0, persist_bytes = 0;
+  CodesPlan codes;
 
   std::int64_t units_bytes() const { return strips * width * std::int64_t(unit_bytes); }
   std::int64_t panel_stride() const { return (k + 7) / 8 * 8; }
@@ -60,6 +64,7 @@ inline LayerPlan plan_layer(const qe_device& device, const qe_model& m, const qe
   LayerPlan p;
   p.gpu = gpu_of(device);
   ColumnMap first;
+  std::vector<CodesPart> scales;
   for (std::uint32_t i = 0; i < l.n_parts; ++i) {
     const Part part(m, l, *l.parts[i]);
     PartPlan d = kernels[i]->plan(io, part, qe::detail::range_of(l, *l.parts[i]));
@@ -68,6 +73,7 @@ inline LayerPlan plan_layer(const qe_device& device, const qe_model& m, const qe
     else if (!d.layout.same_columns(p.parts[0])) p.apart = "the parts have different groups";
     else if (d.map != first) p.apart = "the parts read their inputs in different orders";
     p.parts.push_back(d.layout);
+    scales.push_back(d.codes);
     p.n += d.layout.n;
     p.strips += d.layout.strips;
     p.weight_bytes += std::uint64_t(d.layout.strips * d.layout.strip_bytes() + (d.layout.row ? d.layout.strips * kStrip * 4 : 0));
@@ -79,6 +85,7 @@ inline LayerPlan plan_layer(const qe_device& device, const qe_model& m, const qe
     p.width = p.parts[0].units;
     p.unit_bytes = std::uint64_t(p.parts[0].unit_bytes);
     p.persist_bytes = p.parts[0].mapped ? std::uint64_t(p.width * kUnit) * sizeof(std::int32_t) : 0;
+    if (p.fuse && p.kernels->codes) p.codes = plan_codes(p.gpu.sm, l, p.parts, scales);
   }
   return p;
 }
@@ -179,8 +186,18 @@ inline void describe_plan(const LayerPlan& p, const qe_layer& l, qe_plan& out) {
     if (fits(kWideTokens / 8, kWideTokens, wide)) add(most, ceil_div(some, kWideTokens), "stream_m64", 0, edges), fuse(kWideTokens / 8, false);
     else add(most, ceil_div(some, 16), "stream_m16", 0, edges), fuse(2, false);
   }
-  if (dense && m_max > kStreamMost) add(m_max, 2 * ceil_div(p.n, p.panel_rows()), "panel+gemm", p.panel_bytes() + QE_GEMM_WORKSPACE, false);
+  if (dense && m_max > kStreamMost) {
+    if (const CodesPlan& c = p.codes; c.on) {
+      const std::int64_t products = ceil_div(p.n, c.panel_rows()) * (c.blocks ? 2 : 1);
+      add(m_max, c.slices(m_max) * (1 + ceil_div(p.n, c.panel_rows()) + products), "panel+gemm_fp8", std::max(c.bytes(), p.panel_bytes()) + QE_GEMM_WORKSPACE, false);
+    } else {
+      add(m_max, 2 * ceil_div(p.n, p.panel_rows()), "panel+gemm", p.panel_bytes() + QE_GEMM_WORKSPACE, false);
+    }
+  }
 }
+
+// Whether describe_plan has a regime in which activations are quantized.
+inline bool quantizes_activations(const LayerPlan& p, const qe_layer& l) { return p.codes.on && l.m_max > kStreamMost && host_gemm(); }
 
 class Layer {
  public:
@@ -194,17 +211,26 @@ class Layer {
     if (plan_.persist_bytes) map_ = static_cast<std::int32_t*>(alloc(plan_.persist_bytes, QE_MEM_PERSIST));
     try {
       std::int64_t strip = 0;
+      std::vector<Activation> activation;
+      std::vector<float> factor;  // of all rows of a part, NaN when they differ
       for (std::uint32_t i = 0; i < l.n_parts; ++i) {
         const Part part(m, l, *l.parts[i]);
         const Layout& layout = plan_.parts[i];
+        factor.push_back(0.0f);
         const PartPlan loaded = kernels[i]->load(io, part, qe::detail::range_of(l, *l.parts[i]), layout, kSliceBytes,
                                                  [&](std::int64_t first, std::int64_t strips, const std::byte* units, const float* factors) {
           upload(weights_ + (strip + first) * layout.strip_bytes(), units, std::uint64_t(strips * layout.strip_bytes()), stream);
-          if (layout.row) upload(weights_ + plan_.units_bytes() + (strip + first) * kStrip * 4, factors, std::uint64_t(strips * kStrip * 4), stream);
+          if (!layout.row) return;
+          upload(weights_ + plan_.units_bytes() + (strip + first) * kStrip * 4, factors, std::uint64_t(strips * kStrip * 4), stream);
+          if (first == 0) factor[i] = factors[0];
+          for (std::int64_t r = 0; r < std::min(strips * kStrip, layout.n - first * kStrip); ++r)
+            if (factors[r] != factor[i]) factor[i] = std::numeric_limits<float>::quiet_NaN();
         });
+        activation.push_back(loaded.codes.activation);
         if (i == 0 && map_) upload(map_, loaded.map.data(), plan_.persist_bytes, stream);
         strip += layout.strips;
       }
+      if (plan_.codes.on) segments_ = segments_of(plan_.codes, plan_.parts, activation, factor);
     } catch (...) {
       release();
       throw;
@@ -226,7 +252,7 @@ class Layer {
     if (steps.norm) check_vector(steps.norm->weight, "norm weight", plan_.k);
     if (steps.bias) check_vector(steps.bias->value, "bias", plan_.n);
     if (steps.residual) check(steps.residual->value, "residual", r.m, plan_.n, true);
-    if (r.m > kStreamMost && !taken.before && !taken.after && dense(r)) return;
+    if (r.m > kStreamMost && !taken.before && !taken.after && (codes(r, true) || dense(r))) return;
     for (std::int64_t t = 0; t < r.m;) t += launch(r, t, steps);
   }
 
@@ -237,6 +263,7 @@ class Layer {
       if (m[i] <= kStreamMost || m[i] > scratch.m) continue;
       qe_run r = scratch;
       r.m = m[i];
+      if (codes(r, false)) continue;
       for (std::int64_t first = 0; first < plan_.n; first += plan_.panel_rows()) {
         if (first && plan_.n - first >= plan_.panel_rows()) continue;  // as the one before
         const qe_gemm_args a = gemm_args(r, first);
@@ -391,6 +418,84 @@ class Layer {
     require(plan_.kernels->unpack(a, stream));
   }
 
+  // The product in FP8 of tokens [t, t + m) of a slice with rows [first, first + rows) of a segment; `tail`: of the last ones,
+  // which have scales of their own.
+  qe_gemm_args codes_args(const qe_run& r, const Segment& s, std::int64_t slice, std::int64_t t, std::int64_t m, std::int64_t first, std::int64_t rows, bool tail) const {
+    const CodesPlan& c = plan_.codes;
+    auto* base = static_cast<std::byte*>(r.workspace);
+    const auto matrix = [](int dtype, void* data, std::int64_t n, std::int64_t k, std::int64_t row, std::int64_t column) {
+      qe_tensor x{};
+      x.dtype = dtype, x.rank = 2, x.dim[0] = n, x.dim[1] = k, x.stride[0] = row, x.stride[1] = column, x.data = data;
+      return x;
+    };
+    const auto vector = [](const void* data, std::int64_t n) {
+      qe_tensor x{};
+      x.dtype = QE_F32, x.rank = 1, x.dim[0] = n, x.stride[0] = 1, x.data = const_cast<void*>(data);
+      return x;
+    };
+    qe_gemm_args a{};
+    a.struct_size = sizeof a;
+    a.m = m, a.n = rows, a.k = c.k;
+    a.in = matrix(QE_E4M3, base + c.tokens_at() + t * c.k, m, c.k, c.k, 1);
+    a.weight = matrix(QE_E4M3, base, rows, c.k, c.k, 1);
+    a.out = r.out;
+    a.out.stride[0] = stride_of(r.out), a.out.stride[1] = 1, a.out.dim[0] = m, a.out.dim[1] = rows;
+    a.out.data = static_cast<std::byte*>(r.out.data) + ((slice + t) * a.out.stride[0] + first) * (r.out.dtype == QE_F32 ? 4 : 2);
+    if (c.blocks) {
+      a.in_scale = matrix(QE_F32, base + (tail ? c.tail_scales_at() : c.token_scales_at()), m, c.groups(), 1, m);
+      a.weight_scale = matrix(QE_F32, base + c.panel_scales_at(), ceil_div(rows, kScaleBlock), c.groups(), c.scale_stride(), 1);
+    } else {
+      a.in_scale = vector(base + c.token_scales_at(), s.one ? 1 : m);
+      a.weight_scale = vector(factors() + first, s.one ? 1 : rows);
+    }
+    a.workspace = base + c.bytes();
+    a.workspace_bytes = r.workspace_bytes - c.bytes();
+    a.stream = r.stream;
+    return a;
+  }
+  // False when the host has no such product, from then on; what was enqueued until then is done again. Not `enqueue`: only
+  // has the host choose its algorithms.
+  bool codes(const qe_run& r, bool enqueue) const {
+    const CodesPlan& c = plan_.codes;
+    const qe_gemm_v1* g = host_gemm();
+    if (!c.on || !g || refused_ || !r.workspace || r.workspace_bytes < c.bytes()) return false;
+    auto* base = static_cast<std::uint8_t*>(r.workspace);
+    const auto multiply = [&](const qe_gemm_args& a) {
+      qe_error e{};
+      const qe_status s = (enqueue ? g->gemm : g->warmup)(g->self, &a, &e);
+      if (s == QE_E_UNSUPPORTED) return refused_ = true, false;
+      if (s != QE_OK) throw Error(s, e.subject, e.message, e.hint);
+      return true;
+    };
+    for (std::int64_t i = 0; i < c.slices(r.m); ++i) {
+      const std::int64_t slice = c.cut(r.m, i), m = c.cut(r.m, i + 1) - slice, most = c.blocks ? m / 4 * 4 : m;
+      for (const Segment& s : segments_) {
+        QuantizeArgs q{};
+        q.in_stride = stride_of(r.in);
+        q.in = static_cast<const std::uint16_t*>(r.in.data) + slice * q.in_stride;
+        q.codes = base + c.tokens_at();
+        q.scales = reinterpret_cast<float*>(base + c.token_scales_at());
+        q.tail = most < m ? reinterpret_cast<float*>(base + c.tail_scales_at()) : nullptr;
+        q.m = std::int32_t(m), q.k = std::int32_t(c.k), q.first = std::int32_t(most);
+        q.aligned = q.in_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(r.in.data) % 16 == 0;
+        q.kind = s.activation.kind, q.scale = s.activation.scale, q.bound = s.activation.bound;
+        if (enqueue) require(plan_.kernels->quantize(q, r.stream));
+        for (std::int64_t first = s.first; first < s.first + s.n; first += c.panel_rows()) {
+          CodesArgs u{};
+          u.units = weights_;
+          u.out = base;
+          u.scales = c.blocks ? reinterpret_cast<float*>(base + c.panel_scales_at()) : nullptr;
+          u.first = first, u.rows = std::min(c.panel_rows(), s.first + s.n - first);
+          u.k = std::int32_t(c.k), u.width = std::int32_t(plan_.width), u.unit_bytes = std::int32_t(plan_.unit_bytes), u.scale_stride = std::int32_t(c.scale_stride());
+          if (enqueue) require(plan_.kernels->codes(u, r.stream));
+          if (!multiply(codes_args(r, s, slice, 0, most, first, u.rows, false))) return false;
+          if (most < m && !multiply(codes_args(r, s, slice, m - kTailTokens, kTailTokens, first, u.rows, true))) return false;
+        }
+      }
+    }
+    return true;
+  }
+
   qe_tensor panel(const qe_run& r, std::int64_t rows) const {
     qe_tensor t{};
     t.dtype = QE_BF16, t.rank = 2;
@@ -433,6 +538,8 @@ class Layer {
   LayerPlan plan_;
   std::uint8_t* weights_ = nullptr;
   std::int32_t* map_ = nullptr;
+  std::vector<Segment> segments_;
+  mutable std::atomic<bool> refused_{false};  // the host's product in FP8
 };
 
 }  // namespace qe::cuda

@@ -12,10 +12,17 @@
 namespace qe::cuda::detail {
 
 template <class F>
+CodesPart codes_part(const typename F::Source& s) {
+  CodesPart c{qe::detail::activation_of<F>(s)};
+  if constexpr (requires { F::rows_per_scale(s); }) c.rows_per_scale = F::rows_per_scale(s);
+  return c;
+}
+
+template <class F>
 PartPlan plan(Io& io, const Part& part, const Range& range) {
   const typename F::Source s = F::bind(io, part);
   const Layout l = layout<F>(s, range.n, range.k);
-  return {l, column_map<F>(s, l)};
+  return {l, column_map<F>(s, l), codes_part<F>(s)};
 }
 
 template <class F>
@@ -48,7 +55,7 @@ PartPlan load(Io& io, const Part& part, const Range& range, const Layout& planne
     sink(first, count, units.data(), l.row ? factors.data() : nullptr);
   }
   if constexpr (requires { F::done(s, part); }) F::done(s, part);
-  return {l, std::move(map)};
+  return {l, std::move(map), codes_part<F>(s)};
 }
 
 }  // namespace qe::cuda::detail
