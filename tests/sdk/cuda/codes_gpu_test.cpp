@@ -154,9 +154,9 @@ struct Gpu {
 };
 
 // What remains is the sum's rounding: float32 outputs, partial sums of 14 bits between promotions, 2^-26 of a token's energy
-// a step of 32 inputs; bf16 outputs, half a unit in the last place, 2^-18 at most. Quantized tokens differ from whole ones by
-// 1e-4 and more of their energy.
-constexpr double kFloatBound = 2e-6, kHalfBound = 6e-6, kQuantized = 5e-5;
+// a step of 32 inputs; bf16 outputs half a unit in the last place more, 2^-9 of an amplitude: (sqrt(2e-6) + 2^-9)^2. Quantized
+// tokens differ from whole ones by 1e-4 and more of their energy.
+constexpr double kFloatBound = 2e-6, kHalfBound = 1.14e-5, kQuantized = 5e-5;
 
 template <class F>
 void agrees(const Case& c) {
