@@ -13,7 +13,6 @@ namespace qengine {
 namespace {
 
 constexpr std::int64_t kPdlFrom = 90;  // sm
-constexpr std::int64_t kAhead = std::int64_t{24} << 20;  // of the weights after attention, brought into L2 by it: half of an H200's
 
 cuda::Act act_of(Activation a) {
   return a == Activation::kSilu ? cuda::Act::kSilu : a == Activation::kGeluTanh ? cuda::Act::kGeluTanh : cuda::Act::kGelu;
@@ -174,15 +173,6 @@ void CudaRunner::finish_and_attend(int index, std::int64_t m, bool bias, int dec
                                   .head_dim = config_.head_dim, .window = config_.window.empty() ? 0 : config_.window[static_cast<std::size_t>(index)]};
   cuda::Decode decode{.a = attention, .seqs = singles, .n_seqs = decodes, .splits = splits, .cluster = cuda::decode_cluster(splits, gpu_.info().device.sm), .partial = partial_.get<float>(), .counters = counters_.get<std::uint32_t>(),
                       .finishes = together, .finish = finish};
-  if (tiles == 0) {
-    std::int64_t left = kAhead;
-    const Weights::Layer& w = weights_.layers[static_cast<std::size_t>(index)];
-    const std::span<const std::byte> next[] = {w.o->device_weights(), w.gate_up->device_weights()};
-    for (std::size_t i = 0; i < std::size(next); ++i) {
-      decode.ahead[i] = {next[i].data(), std::min(left, std::ssize(next[i])) / 16 * 16};
-      left -= decode.ahead[i].bytes;
-    }
-  }
   check(cuda::attention_decode(decode, at));
   check(cuda::attention_prefill({.a = attention, .tiles = in_->tile_list(), .n_tiles = tiles}, at));
 }

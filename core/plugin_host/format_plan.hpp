@@ -139,8 +139,6 @@ class Linear {
   void enqueue(const qe_run& run) const;
   void enqueue_rows(const std::int32_t* ids, std::int64_t n, qe_tensor out, qe_stream stream) const;
   std::uint64_t bytes(int mem) const;  // QE_MEM_*
-  // Most of what a product on a GPU reads, for whoever wants to bring it closer; empty on a CPU and where it is not one piece.
-  std::span<const std::byte> device_weights() const;
 
   struct Impl;
   explicit Linear(std::unique_ptr<Impl>);

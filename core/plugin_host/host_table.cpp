@@ -280,8 +280,6 @@ PluginServices::PluginServices(std::string plugin) : plugin_(std::move(plugin)),
 
 void PluginServices::reset_peak() {
   for (std::size_t i = 0; i < peak_.size(); ++i) peak_[i] = held_[i].load();
-  const std::lock_guard lock(mutex_);
-  largest_ = {};
 }
 
 qe_status PluginServices::alloc(const qe_device* device, std::uint64_t bytes, std::uint64_t align, int mem, void** out) noexcept {
@@ -328,7 +326,6 @@ qe_status PluginServices::alloc_on_gpu(const qe_device& device, std::uint64_t by
     if (!p) return QE_E_OOM;
     const std::lock_guard lock(mutex_);
     blocks_.emplace(p, Block{bytes, mem, false, &gpu});
-    if (mem == QE_MEM_WEIGHT && bytes > largest_.size()) largest_ = {static_cast<const std::byte*>(p), bytes};
     count(mem, bytes);
     *out = p;
     return QE_OK;

@@ -56,8 +56,6 @@ class PluginServices {
   std::uint64_t held(int mem) const { return held_[mem].load(std::memory_order_relaxed); }
   std::uint64_t peak(int mem) const { return peak_[mem].load(std::memory_order_relaxed); }
   void reset_peak();
-  // The largest piece of device memory that was taken for weights since then; null: none was.
-  std::span<const std::byte> largest_weights() const { return largest_; }
 
   // A load at a time, so that what it took can be told from what others took.
   std::mutex& load_mutex() { return load_mutex_; }
@@ -84,7 +82,6 @@ class PluginServices {
   Matcher matcher_;
   std::mutex mutex_, load_mutex_;
   std::map<void*, Block> blocks_;
-  std::span<const std::byte> largest_;
   std::array<std::atomic<std::uint64_t>, 4> held_{}, peak_{};
 };
 

@@ -128,7 +128,6 @@ struct Linear::Impl {
     std::int64_t begin, n;  // its rows of the whole
     std::string name;
     std::vector<qe_regime> regimes;  // rising m_hi
-    std::span<const std::byte> weights{};  // on a GPU
 
     const qe_regime& regime(std::int64_t m) const {
       for (const qe_regime& r : regimes)
@@ -234,8 +233,6 @@ void Linear::enqueue_rows(const std::int32_t* ids, std::int64_t n, qe_tensor out
   impl_->into(impl_->pieces[0], "rows", [&](const qe_weight_v1& w, qe_linear h, qe_error* e) { return w.rows(h, ids, n, &out, stream, e); });
 }
 
-std::span<const std::byte> Linear::device_weights() const { return impl_->pieces.size() == 1 ? impl_->pieces[0].weights : std::span<const std::byte>{}; }
-
 std::uint64_t Linear::bytes(int mem) const {
   std::uint64_t sum = 0;
   for (const Impl::Piece& p : impl_->pieces) sum += p.plugin->weight->bytes(p.handle, mem);
@@ -305,7 +302,7 @@ std::unique_ptr<Linear> load_layer(const std::shared_ptr<PlanState>& state, std:
     if (s.options.cancel && s.options.cancel->load()) throw Error("E000", "loading was cancelled");
     const LayerView view(s, unit);
     const qe_linear handle = load_unit(s, unit, view, pool);
-    Linear::Impl::Piece piece{unit.plugin, handle, impl->n, view.n(), view.name(), {}, unit.plugin->services->largest_weights()};
+    Linear::Impl::Piece piece{unit.plugin, handle, impl->n, view.n(), view.name(), {}};
     std::uint64_t most = 0;
     for (int r = 0; r < std::clamp(unit.plan.n_regimes, 1, 4); ++r) {
       piece.regimes.push_back(unit.plan.regime[r]);

@@ -6,6 +6,7 @@
 
 #include "core/layers/cuda/attention.cuh"
 #include "core/layers/cuda/attention_prefill.cuh"
+#include "core/layers/cuda/attention_rows.cuh"
 
 namespace qengine::cuda {
 
@@ -65,9 +66,9 @@ __global__ void prefill_any_kernel(Prefill p, int tile_tokens) {
 
 std::int64_t partial_floats(int n_seqs, int heads, int head_dim, int splits) { return std::int64_t{n_seqs} * heads * splits * (head_dim + 2); }
 
-// About two blocks an SM, in whole clusters; a block takes at least 64 keys.
+// About two blocks an SM or a few more, in whole clusters; a block takes at least 64 keys.
 int decode_splits(int n_seqs, int kv_heads, int sm_count, std::int64_t longest) {
-  const int wanted = std::max(1, 2 * sm_count / std::max(1, n_seqs * kv_heads));
+  const int blocks = std::max(1, n_seqs * kv_heads), wanted = (2 * sm_count + blocks - 1) / blocks;
   const int splits = static_cast<int>(std::min<std::int64_t>(wanted, std::max<std::int64_t>(1, (longest + 63) / 64)));
   return splits >= kMostCluster ? splits / kMostCluster * kMostCluster : static_cast<int>(std::bit_floor(static_cast<unsigned>(splits)));
 }
@@ -82,7 +83,7 @@ std::int64_t decode_counters(int n_seqs, int heads) { return std::int64_t{n_seqs
 
 // One tile of rows a KV head: else its blocks would not agree on who appends.
 bool decode_finishes(int heads, int kv_heads, int head_dim) {
-  return heads / kv_heads <= 16 && (head_dim == 32 || head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256);
+  return heads / kv_heads <= kDecodeRows && (head_dim == 32 || head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256);
 }
 
 int prefill_tile_tokens(int heads, int kv_heads) { return std::max(1, kTileRows / (heads / kv_heads)); }

@@ -1,8 +1,9 @@
-// The inner loop of both attention kernels: 16 query rows of one warp against runs of 16 keys.
+// The inner loop of attention: 16 query rows of one warp against runs of 16 keys. Decode has fewer rows and a loop of its
+// own (attention_rows.cuh), which reads the same runs.
 //
 //   S[16 rows, 16 keys] = Q K^T;  P = softmax so far;  O[16 rows, D] += P V        mma.m16n8k16, bf16
 //
-// Rows are query heads that share a KV head (decode: one token's; prefill: several tokens', token-major).
+// Rows are query heads that share a KV head, of several tokens, token-major.
 //
 // No shared memory on the way: each thread loads its share of K and V straight into the registers where
 // the tensor cores want them. For that the order of the sum over dimensions (K) and the order of output
@@ -81,39 +82,16 @@ struct Keys {
   }
 };
 
+// Runs of 16 keys on their way into registers.
 template <int D, KvType T>
-struct WarpAttention {
+struct KeyRuns {
   static constexpr int kChunks = D / 32;               // of K
   static constexpr int kWide = D / 64, kTail = D % 64; // of V; a tail is 32 wide
   static constexpr int kTiles = D / 8;                 // columns of the output, 8 each
-  unsigned q[kChunks][2][4];
-  float o[kTiles][4];
-  float m[2], l[2];  // of rows g and g + 8: largest score (scaled, base 2), this thread's share of the sum
-  int g, t;
+  int g = static_cast<int>(threadIdx.x) % 32 / 4, t = static_cast<int>(threadIdx.x) % 4;
 
-  __device__ __forceinline__ void begin() {
-    g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
-    m[0] = m[1] = -INFINITY;
-    l[0] = l[1] = 0;
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) o[j][i] = 0;
-  }
-  // Rows g and g + 8 of Q; null: a row of zeros.
-  __device__ __forceinline__ void load_q(const __nv_bfloat16* low, const __nv_bfloat16* high) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      Words a{}, b{};
-      if (low) a = load8<KvType::kBf16>(low, c * 32 + t * 8);
-      if (high) b = load8<KvType::kBf16>(high, c * 32 + t * 8);
-#pragma unroll
-      for (int s = 0; s < 2; ++s) {
-        q[c][s][0] = a.w[2 * s], q[c][s][1] = b.w[2 * s];
-        q[c][s][2] = a.w[2 * s + 1], q[c][s][3] = b.w[2 * s + 1];
-      }
-    }
-  }
+  // The key of the i-th of this thread's rows of V.
+  __device__ __forceinline__ int value_of(int i) const { return 2 * t + (i & 1) + (i & 2) * 4; }
   // This thread's share of 16 keys.
   struct Run {
     Words k[2][kChunks];
@@ -204,20 +182,45 @@ struct WarpAttention {
       if constexpr (kTail) run.tail[i] = load4<T>(v, kWide * 64 + g * 4);
     }
   }
-  // The key of the i-th of this thread's rows of V.
-  __device__ __forceinline__ int value_of(int i) const { return 2 * t + (i & 1) + (i & 2) * 4; }
+};
+
+template <int D, KvType T>
+struct WarpAttention : KeyRuns<D, T> {
+  using Runs = KeyRuns<D, T>;
+  using Runs::kChunks, Runs::kWide, Runs::kTail, Runs::kTiles, Runs::g, Runs::t;
+  using Run = typename Runs::Run;
+  unsigned q[kChunks][2][4];
+  float o[kTiles][4];
+  float m[2], l[2];  // of rows g and g + 8: largest score (scaled, base 2), this thread's share of the sum
+  __device__ __forceinline__ void begin() {
+    m[0] = m[1] = -INFINITY;
+    l[0] = l[1] = 0;
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) o[j][i] = 0;
+  }
+  // Rows g and g + 8 of Q; null: a row of zeros.
+  __device__ __forceinline__ void load_q(const __nv_bfloat16* low, const __nv_bfloat16* high) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      Words a{}, b{};
+      if (low) a = load8<KvType::kBf16>(low, c * 32 + t * 8);
+      if (high) b = load8<KvType::kBf16>(high, c * 32 + t * 8);
+#pragma unroll
+      for (int s = 0; s < 2; ++s) {
+        q[c][s][0] = a.w[2 * s], q[c][s][1] = b.w[2 * s];
+        q[c][s][2] = a.w[2 * s + 1], q[c][s][3] = b.w[2 * s + 1];
+      }
+    }
+  }
 
   // Keys key .. key + 15. lo, hi: what rows g and g + 8 see, [lo, hi). `len`: keys that were ever written;
   // what lies behind them may be anything. scale2: of scores, times log2 e.
   __device__ __forceinline__ void step(const Keys& keys, int key, int len, const int (&lo)[2], const int (&hi)[2], float scale2) {
     Run run;
-    load_keys(run, keys, key);
-    load_values(run, keys, key, len);
-    multiply(run, key, lo, hi, scale2, [] {});
-  }
-  // between(): after the keys were used, before the values are.
-  template <class F>
-  __device__ __forceinline__ void multiply(const Run& run, int key, const int (&lo)[2], const int (&hi)[2], float scale2, F&& between) {
+    this->load_keys(run, keys, key);
+    this->load_values(run, keys, key, len);
     float s[2][4] = {};
 #pragma unroll
     for (int n = 0; n < 2; ++n)
@@ -261,7 +264,6 @@ struct WarpAttention {
         p[n][i] = m[i / 2] == -INFINITY ? 0.0f : exp2f(s[n][i] - m[i / 2]);
         l[i / 2] += p[n][i];
       }
-    between();
     const unsigned a0 = pack(p[0][0], p[0][1]), a1 = pack(p[0][2], p[0][3]), a2 = pack(p[1][0], p[1][1]), a3 = pack(p[1][2], p[1][3]);
 #pragma unroll
     for (int w = 0; w < kWide; ++w)
@@ -284,17 +286,6 @@ struct WarpAttention {
     for (int r = 0; r < 2; ++r) {
       l[r] += __shfl_xor_sync(~0u, l[r], 1);
       l[r] += __shfl_xor_sync(~0u, l[r], 2);
-    }
-  }
-  // Every output this thread holds of row g (r = 0) or g + 8 (r = 1) to [D] floats, aligned to 16 bytes.
-  __device__ __forceinline__ void store(float* to, int r) const {
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const auto four = [&](int j) { return make_float4(o[j][2 * r + n], o[j + 1][2 * r + n], o[j + 2][2 * r + n], o[j + 3][2 * r + n]); };
-      const auto put = [&](int dim, float4 v) { *reinterpret_cast<float4*>(to + dim) = v; };
-#pragma unroll
-      for (int w = 0; w < kWide; ++w) put(w * 64 + (2 * t + n) * 8, four(w * 8)), put(w * 64 + (2 * t + n) * 8 + 4, four(w * 8 + 4));
-      if constexpr (kTail) put(kWide * 64 + (2 * t + n) * 4, four(kWide * 8));
     }
   }
   // f(dimension, value): every output this thread holds of row g (r = 0) or g + 8 (r = 1), runs of 8 or 4

@@ -1,6 +1,6 @@
 // attention_decode: one query token a sequence against its paged cache.
 //
-// Mapping  Grid (a cluster, KV heads x tiles of 16 heads of the group, teams x sequences); a team is a cluster's share
+// Mapping  Grid (a cluster, KV heads x tiles of 8 heads of the group, teams x sequences); a team is a cluster's share
 //          of a sequence, and teams that have nothing come last. Keys are dealt out in runs of 16: to teams in
 //          ranges, within one to its blocks and their four warps in turn. Warps
 //          join in shared memory, blocks of a cluster in each other's: each owns a share of the dimensions. Where
@@ -13,7 +13,6 @@
 //          but for the new token. Length and position may be being advanced just then; they are read again after
 //          the wait, and what was built on another value is built anew.
 // Queue    A warp has `depth` runs on their way through shared memory while it works on one in registers; 0: none.
-// Ahead    At first every thread asks for a piece of what the next products read: short contexts leave the memory idle.
 // Bound    Memory: 2 x keys x head_dim elements a KV head, once. At short context, latency: after the wait one
 //          round to L2 for the heads, one exchange in the cluster.
 // Numbers  bf16 products, float32 sums and softmax (base 2), P rounded to bf16.
@@ -23,7 +22,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "core/layers/cuda/attention.cuh"
+#include "core/layers/cuda/attention_rows.cuh"
 #include "core/layers/cuda/finish_head.cuh"
 
 namespace qengine::cuda {
@@ -53,18 +52,8 @@ struct DecodeQueue {
   int depth, at;
 };
 
-// Each thread of the grid asks for some pieces, neighbours in memory by different blocks.
-__device__ __forceinline__ void bring_ahead(const Decode& d) {
-  constexpr std::int64_t kPiece = 2048;
-  const int blocks = gridDim.x * gridDim.y * gridDim.z, block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-#pragma unroll
-  for (const Decode::Ahead& a : d.ahead)
-    for (std::int64_t at = (std::int64_t{threadIdx.x} * blocks + block) * kPiece; at < a.bytes; at += std::int64_t{blocks} * blockDim.x * kPiece)
-      bulk_prefetch(static_cast<const char*>(a.at) + at, static_cast<unsigned>(min(kPiece, a.bytes - at)));
-}
-
 template <int D, KvType T, bool F>
-__global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Decode d, DecodeQueue queue) {
+__global__ void __launch_bounds__(kDecodeWarps * 32, D <= 128 ? 4 : 1) attention_decode_kernel(Decode d, DecodeQueue queue) {
   constexpr int kRow = D + 4;  // o, m, l: what a warp leaves of a row, aligned to 16 bytes
   constexpr int kN = D / 32;
   extern __shared__ __align__(16) float shared[];  // [warps][rows][kRow], then [cluster][rows][D / cluster + 4]; then the queues of the warps
@@ -72,16 +61,15 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
   const Attention& a = d.a;
   const int cluster = d.cluster, team = blockIdx.z / d.n_seqs, item = blockIdx.z - team * d.n_seqs, rank = blockIdx.x, step = cluster * kDecodeWarps;
   if (cluster > 1) cluster_arrive_relaxed();
-  bring_ahead(d);
   if constexpr (!F) pdl_begin();
-  const int group = a.heads / a.kv_heads, row_tiles = (group + 15) / 16;
-  const int kv_head = blockIdx.y / row_tiles, first = blockIdx.y % row_tiles * 16, rows = min(16, group - first);
+  const int group = a.heads / a.kv_heads, row_tiles = (group + kDecodeRows - 1) / kDecodeRows;
+  const int kv_head = blockIdx.y / row_tiles, first = blockIdx.y % row_tiles * kDecodeRows, rows = min(kDecodeRows, group - first);
   const int seq = d.seqs ? d.seqs[item] : item;
   int len = F ? load_relaxed(a.seq_len + seq) : a.seq_len[seq];
   const int row = a.cu_q[seq], warp = threadIdx.x / 32;
   DecodeShare share(d, len, team, rank);
 
-  using Warp = WarpAttention<D, T>;
+  using Warp = WarpRows<D, T>;
   Warp w;
   w.begin();
   const Keys keys = keys_of(a, seq, kv_head);
@@ -97,7 +85,7 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
     for (int i = 0; i < queue.depth; ++i) ask(share.begin + i * step, i);
   };
   const __nv_bfloat16* q = a.q + row * a.q_stride + static_cast<std::int64_t>(kv_head * group + first) * D;
-  __shared__ __align__(16) __nv_bfloat16 finished[F ? 16 * D : 1];
+  __shared__ __align__(16) __nv_bfloat16 finished[F ? kDecodeRows * D : 1];
   __shared__ __align__(16) unsigned char fresh[2][F ? D * (T == KvType::kBf16 ? 2 : 1) : 1];  // the new key and value
   const int per = D / cluster;  // a block's dimensions
   const unsigned by_per = (1u << 20) / static_cast<unsigned>(per) + 1;      // quotients of small numbers by it
@@ -113,7 +101,8 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
     load_norm<D>(f, f.k_norm, k_norm);
     Rotation<kN> rotation;
     if (f.cos_sin) rotation.load(f, max(0, load_relaxed(f.position + row)));
-    pdl_begin();
+    pdl_wait();
+    pdl_launch();  // not before: what follows would take its weights from the memory that the kernel before still reads
     const int len_now = a.seq_len[seq], position = f.cos_sin ? f.position[row] : -1;
     const std::int64_t slot = f.slot[row];
     for (;;) {
@@ -154,8 +143,7 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
     if (cluster > 1) cluster_wait();
     return;
   }
-  w.load_q(w.g < rows ? q + w.g * D : nullptr, w.g + 8 < rows ? q + (w.g + 8) * D : nullptr);
-  const int lo[2] = {share.from, share.from}, hi[2] = {len, len};
+  w.load_q(w.g < rows ? q + w.g * D : nullptr);
   for (int r = share.begin, slot = 0; r < share.stop; r += step) {
     const int key = (share.run0 + r) * 16, end = F ? len - 1 : len;
     const char* here = place + slot * Warp::kRunBytes;
@@ -169,7 +157,7 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
     }
     const bool newest = F && key + 16 >= len;
     if (newest) w.replace_key(run, len - 1 - key, fresh[0]);
-    w.multiply(run, key, lo, hi, scale2, [&] {
+    w.multiply(run, key, share.from, len, scale2, [&] {
       if (queue.depth == 0) {
         w.load_values(run, keys, key, end);
       } else {
@@ -180,17 +168,9 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
       if (newest) w.replace_value(run, len - 1 - key, fresh[1]);
     });
   }
-  w.end();
 
   // The warps of this block.
-  float* mine = shared + warp * rows * kRow;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    if (w.g + 8 * r >= rows) continue;
-    float* to = mine + (w.g + 8 * r) * kRow;
-    w.store(to, r);
-    if (w.t == 0) to[D] = w.m[r], to[D + 1] = w.l[r];
-  }
+  w.template store<kRow>(shared + warp * rows * kRow, rows);
   __syncthreads();
   if (cluster > 1) cluster_wait();  // the others have begun
   const std::int64_t head0 = static_cast<std::int64_t>(kv_head * group + first);
@@ -314,10 +294,10 @@ __global__ void __launch_bounds__(kDecodeWarps * 32) attention_decode_kernel(Dec
   }
 }
 
-// Dynamic shared memory that a block of a kernel may have: at most, and so that two fit a multiprocessor.
+// Dynamic shared memory that a block of a kernel may have: at most, and so that two or four fit a multiprocessor.
 struct DecodeShared {
   cudaError_t error = cudaSuccess;
-  std::size_t block = 0, half = 0;
+  std::size_t block = 0, half = 0, quarter = 0;
 };
 inline DecodeShared shared_of(const void* kernel) {
   constexpr int kReserved = 1024;  // of every block, by the runtime
@@ -332,13 +312,14 @@ inline DecodeShared shared_of(const void* kernel) {
   const int fixed = static_cast<int>(attributes.sharedSizeBytes);
   l.block = static_cast<std::size_t>(std::max(0, most - fixed));
   l.half = static_cast<std::size_t>(std::max(0, all / 2 - kReserved - fixed));
+  l.quarter = static_cast<std::size_t>(std::max(0, all / 4 - kReserved - fixed));
   return l;
 }
 
 template <int D, KvType T, bool F>
 cudaError_t decode_as(const Decode& d, At at) {
-  const int group = d.a.heads / d.a.kv_heads, row_tiles = (group + 15) / 16;
-  const std::size_t rows = static_cast<std::size_t>(std::min(group, 16));
+  const int group = d.a.heads / d.a.kv_heads, row_tiles = (group + kDecodeRows - 1) / kDecodeRows;
+  const std::size_t rows = static_cast<std::size_t>(std::min(group, kDecodeRows));
   if (d.cluster < 1 || d.cluster > kMostCluster || d.splits % d.cluster || D % (4 * d.cluster)) return cudaErrorInvalidValue;
   // The warps' shares and those of other blocks; later in the same place what each cluster's share counts; before
   // that a head for each warp.
@@ -351,10 +332,11 @@ cudaError_t decode_as(const Decode& d, At at) {
     return l;
   }();
   if (limits.error != cudaSuccess) return limits.error;
-  // Two blocks a multiprocessor come before a long queue.
-  const std::size_t at_byte = (joins + 15) / 16 * 16, slot = kDecodeWarps * static_cast<std::size_t>(WarpAttention<D, T>::kRunBytes);
+  // More blocks a multiprocessor come before a long queue.
+  const std::size_t at_byte = (joins + 15) / 16 * 16, slot = kDecodeWarps * static_cast<std::size_t>(WarpRows<D, T>::kRunBytes);
   const auto fit = [&](std::size_t room) { return room < at_byte ? 0 : std::min<std::size_t>(kMostQueue, (room - at_byte) / slot); };
-  std::size_t depth = fit(limits.half);
+  std::size_t depth = fit(limits.quarter);
+  if (depth == 0) depth = fit(limits.half);
   if (depth == 0) depth = fit(limits.block);
   if (at_byte > limits.block) return cudaErrorInvalidValue;
   return launch_clusters(attention_decode_kernel<D, T, F>, d.cluster,

@@ -44,11 +44,4 @@ __device__ __forceinline__ std::int32_t load_relaxed(const std::int32_t* p) {
   return v;
 }
 
-// Brings `bytes`, a multiple of 16, into the L2 cache; nobody waits for it.
-__device__ __forceinline__ void bulk_prefetch(const void* at, unsigned bytes) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes) : "memory");
-#endif
-}
-
 }  // namespace qengine::cuda

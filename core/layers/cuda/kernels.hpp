@@ -111,7 +111,7 @@ struct Decode {
   Attention a;
   const std::int32_t* seqs = nullptr;  // [n_seqs] which sequences; null: 0 .. n_seqs - 1
   int n_seqs = 0, splits = 1;
-  int cluster = 1;  // divides splits and head_dim; more than 1 from sm_90 on
+  int cluster = 1;  // divides splits and a quarter of head_dim; more than 1 from sm_90 on
   float* partial = nullptr;
   std::uint32_t* counters = nullptr;
   // With `finishes`, q is as the product left it and what qkv_finish does happens in here: a launch less.
@@ -120,11 +120,6 @@ struct Decode {
   // lengths and positions may be moved on by one in it.
   bool finishes = false;
   QkvFinish finish;
-  // What the next kernels read, brought into the L2 cache meanwhile: attention alone leaves the memory idle. Aligned to 16 bytes.
-  struct Ahead {
-    const void* at = nullptr;
-    std::int64_t bytes = 0;
-  } ahead[2];
 };
 bool decode_finishes(int heads, int kv_heads, int head_dim);
 std::int64_t partial_floats(int n_seqs, int heads, int head_dim, int splits);

@@ -1,8 +1,8 @@
 // Launching in a chain, and what every kernel of the chain does.
 //
-//   pdl_begin()   waits until all kernels before this one have ended and their writes are visible, then lets the next
-//                 one be scheduled (not before: join_chain of qe/cuda/work.hpp says why). Nothing that another kernel
-//                 writes is touched before it, and nothing is written before it.
+//   pdl_begin()   first: lets the next kernel be scheduled, then waits until all kernels before this
+//                 one have ended and their writes are visible. Nothing that another kernel writes is
+//                 touched before it, and nothing is written before it.
 //
 // Below sm_90 it is empty, and launches carry plain edges.
 #pragma once
@@ -15,8 +15,8 @@
 namespace qengine::cuda {
 
 __device__ __forceinline__ void pdl_begin() {
-  pdl_wait();
   pdl_launch();
+  pdl_wait();
 }
 
 // `cluster`: neighbouring blocks along x that reach each other's shared memory; more than 1 from sm_90 on.
