@@ -234,6 +234,8 @@ struct OpenAiClient::Impl {
     bool finished = false;
     try {
       co_await exchange<Stream>(request(http::verb::post, options.endpoint, std::move(body)), [&](int status, std::string_view piece) {
+        // cancel_all() reaches what waits for the network just then, and not a stream between two pieces.
+        if (cancelled) throw boost::system::system_error(asio::error::operation_aborted);
         if (status != 200) {
           if (refusal.size() < 64 << 10) refusal.append(piece);
           if (piece.empty()) error = "HTTP " + std::to_string(status) + ": " + error_text(refusal);
