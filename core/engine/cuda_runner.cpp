@@ -142,7 +142,8 @@ void CudaRunner::check(cudaError_t status) const { cuda_check(status, "a launch"
 void CudaRunner::product(const Linear& l, const void* in, void* out, std::int32_t out_dtype, std::int64_t m, std::int64_t out_columns, const Around& around) {
   qe_run r{};
   r.struct_size = sizeof r;
-  r.flags = (capturing_ ? QE_RUN_CAPTURING : 0) | (o_.pdl ? QE_RUN_PDL : 0) | (o_.pdl && !around.product_behind ? QE_RUN_OTHER_BEHIND : 0) | (o_.pdl && !around.product_before ? QE_RUN_OTHER_BEFORE : 0);
+  r.flags = capturing_ ? QE_RUN_CAPTURING : 0;
+  if (o_.pdl) r.flags |= QE_RUN_PDL | (around.product_before ? 0 : QE_RUN_OTHER_BEFORE) | (around.product_behind ? 0 : QE_RUN_OTHER_BEHIND);
   r.n_before = static_cast<std::uint32_t>(around.before.size());
   r.n_after = static_cast<std::uint32_t>(around.after.size());
   r.before = around.before.data();

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, D <= 128 ? 4 : 1) attention
     Rotation<kN> rotation;
     if (f.cos_sin) rotation.load(f, max(0, load_relaxed(f.position + row)));
     pdl_wait();
-    pdl_launch();  // not before: what follows would take its weights from the memory that the kernel before still reads
+    pdl_launch();
     const int len_now = a.seq_len[seq], position = f.cos_sin ? f.position[row] : -1;
     const std::int64_t slot = f.slot[row];
     for (;;) {
