@@ -9,6 +9,7 @@
 #include <random>
 
 #include "tests/sdk/formats.hpp"
+#include "tests/sdk/layer_view.hpp"
 #include "tests/support/mock_host.hpp"
 
 namespace {
@@ -24,32 +25,6 @@ struct One : qe::Linear<One<F>, F> {
   static int detect(const qe_model&, qe::Reason&) { return 0; }
 };
 
-struct Fused {
-  std::vector<qe_part> parts;
-  std::vector<const qe_part*> pointers;
-  std::vector<std::string> names;
-  qe_layer layer{};
-  Fused(std::vector<std::int64_t> ns, std::int64_t k, int flags, std::int64_t m_max) {
-    names.resize(ns.size());
-    for (std::size_t i = 0; i < ns.size(); ++i) names[i] = "part" + std::to_string(i);
-    for (std::size_t i = 0; i < ns.size(); ++i) {
-      qe_part p{};
-      p.struct_size = sizeof p;
-      p.name = {names[i].data(), names[i].size()};
-      p.n = p.n_end = ns[i];
-      parts.push_back(p);
-    }
-    for (const auto& p : parts) pointers.push_back(&p);
-    layer.struct_size = sizeof layer;
-    layer.n_parts = std::uint32_t(ns.size());
-    layer.parts = pointers.data();
-    layer.k = layer.k_end = k;
-    layer.flags = flags;
-    layer.m_max = m_max;
-    layer.tp_size = 1;
-  }
-};
-
 qe_tensor matrix(float* data, std::int64_t rows, std::int64_t cols) {
   qe_tensor t{};
   t.dtype = QE_F32, t.rank = 2, t.dim[0] = rows, t.dim[1] = cols, t.stride[0] = cols, t.stride[1] = 1, t.data = data;
@@ -61,7 +36,7 @@ struct Loaded {
   qe_plan plan{};
   qe_linear h = nullptr;
   qengine::test::MockHost& host;
-  Loaded(qengine::test::MockHost& host, Fused& f) : host(host) {
+  Loaded(qengine::test::MockHost& host, LayerView& f) : host(host) {
     qe::detail::host_table = &host.table;
     const qe_model m = host.model();
     qe_error e{};
@@ -146,7 +121,7 @@ TYPED_TEST_P(LinearTest, DequantIsTheDefinitionAndErrorsAreTheExpectedOnes) {
     const auto x = inputs(m, s.k, 3);
     for (const bool exact : {true, false}) {
       qengine::test::MockHost host;
-      Fused f({s.n}, s.k, exact ? QE_LAYER_EXACT : 0, m);
+      LayerView f({s.n}, s.k, m, exact ? QE_LAYER_EXACT : 0);
       Loaded<One<F>> l(host, f);
       ASSERT_TRUE(l.h);
       const auto w = l.dequant(s.n, s.k);
@@ -183,7 +158,7 @@ TYPED_TEST_P(LinearTest, FastIsScalarBitForBitAndIndependentOfTheBatch) {
       SCOPED_TRACE(testing::Message() << s.n << " x " << s.k << " group " << s.group << (exact ? " exact" : ""));
       qengine::test::MockHost host;
       const std::int64_t top = s.k == 512 || s.k == 33 ? 511 : 64;
-      Fused f({s.n}, s.k, exact ? QE_LAYER_EXACT : 0, top);
+      LayerView f({s.n}, s.k, top, exact ? QE_LAYER_EXACT : 0);
       Loaded<One<F>> l(host, f);
       ASSERT_TRUE(l.h);
       const auto x = inputs(top, s.k, 11);

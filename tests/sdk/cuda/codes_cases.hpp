@@ -11,35 +11,11 @@
 #include <vector>
 
 #include "tests/sdk/cuda/codes_formats.hpp"
+#include "tests/sdk/layer_view.hpp"
 
 namespace qe_test {
 
 using qe::Activation;
-
-struct LayerView {
-  std::vector<std::string> names;
-  std::vector<qe_part> parts;
-  std::vector<const qe_part*> pointers;
-  qe_layer layer{};
-  LayerView(const std::vector<std::int64_t>& ns, std::int64_t k, std::int64_t m_max, int flags = QE_LAYER_ACT_QUANT) : names(ns.size()) {
-    for (std::size_t i = 0; i < ns.size(); ++i) names[i] = "part" + std::to_string(i);
-    for (std::size_t i = 0; i < ns.size(); ++i) {
-      qe_part p{};
-      p.struct_size = sizeof p;
-      p.name = {names[i].data(), names[i].size()};
-      p.n = p.n_end = ns[i];
-      parts.push_back(p);
-    }
-    for (const auto& p : parts) pointers.push_back(&p);
-    layer.struct_size = sizeof layer;
-    layer.n_parts = std::uint32_t(parts.size());
-    layer.parts = pointers.data();
-    layer.flags = flags;
-    layer.k = layer.k_end = k;
-    layer.m_max = m_max;
-    layer.tp_size = 1;
-  }
-};
 
 inline Activation rule(Activation::Kind kind, float scale = 1.0f, float bound = 0.0f) {
   Activation a;

@@ -99,7 +99,7 @@ struct Gpu {
   qe_plan plan{};
   std::unique_ptr<qe::cuda::Layer> layer;
   std::vector<float> w;  // [n, k]
-  Gpu(const Case& c, std::int64_t m_max) : view_(c.ns, c.k, m_max), ns(c.ns), n(std::accumulate(c.ns.begin(), c.ns.end(), std::int64_t{0})), k(c.k) {
+  Gpu(const Case& c, std::int64_t m_max) : view_(c.ns, c.k, m_max, QE_LAYER_ACT_QUANT), ns(c.ns), n(std::accumulate(c.ns.begin(), c.ns.end(), std::int64_t{0})), k(c.k) {
     host.table.extension = Products::extension;
     qe::detail::host_table = &host.table;
     const qe_model m = host.model();

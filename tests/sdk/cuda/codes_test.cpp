@@ -279,7 +279,7 @@ void multiplies(const std::vector<std::int64_t>& ns, std::int64_t k, std::int64_
   on_gpu(host, sm);
   {
     const qe_model model = host.model();
-    LayerView v(ns, k, 100);
+    LayerView v(ns, k, 100, QE_LAYER_ACT_QUANT);
     const std::vector<const qe::cuda::Kernels*> each(ns.size(), &OnHost<F>::kernels());
     qe::Io io(model, qe::Io::Mode::plan);
     qe_plan plan{};

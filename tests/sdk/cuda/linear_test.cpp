@@ -7,6 +7,7 @@
 #include <random>
 
 #include "tests/sdk/cuda/formats.hpp"
+#include "tests/sdk/layer_view.hpp"
 #include "tests/support/cuda_host.hpp"
 
 namespace {
@@ -22,30 +23,6 @@ struct Shape {
   std::int64_t k;
   int group;
   std::int64_t n() const { return std::accumulate(ns.begin(), ns.end(), std::int64_t{0}); }
-};
-
-struct LayerView {
-  std::vector<std::string> names;
-  std::vector<qe_part> parts;
-  std::vector<const qe_part*> pointers;
-  qe_layer layer{};
-  LayerView(const Shape& s, std::int64_t m_max) : names(s.ns.size()) {
-    for (std::size_t i = 0; i < s.ns.size(); ++i) names[i] = "part" + std::to_string(i);
-    for (std::size_t i = 0; i < s.ns.size(); ++i) {
-      qe_part p{};
-      p.struct_size = sizeof p;
-      p.name = {names[i].data(), names[i].size()};
-      p.n = p.n_end = s.ns[i];
-      parts.push_back(p);
-    }
-    for (const auto& p : parts) pointers.push_back(&p);
-    layer.struct_size = sizeof layer;
-    layer.n_parts = std::uint32_t(parts.size());
-    layer.parts = pointers.data();
-    layer.k = layer.k_end = s.k;
-    layer.m_max = m_max;
-    layer.tp_size = 1;
-  }
 };
 
 qe_tensor view(void* data, int dtype, std::int64_t rows, std::int64_t cols, std::int64_t stride) {
@@ -190,7 +167,7 @@ TYPED_TEST(CudaLinear, AgreesWithTheDefinition) {
     const std::int64_t n = s.n(), k = s.k;
     const bool odd = k % 8 != 0;
     const std::int64_t stride = odd ? k : k + 8;
-    LayerView v(s, 511);
+    LayerView v(s.ns, s.k, 511);
     const std::vector<float> w = definition<F>(s);
     CudaHost host;
     Loaded gpu(host, v, qe::cuda::kernels<F>());
@@ -253,7 +230,7 @@ TYPED_TEST(CudaLinear, TakesWhatStandsNextToIt) {
     group_size() = s.group;
     if constexpr (requires { F::width(); }) F::width() = s.k;
     const std::int64_t n = s.n(), k = s.k;
-    LayerView v(s, 16);
+    LayerView v(s.ns, s.k, 16);
     const std::vector<float> w = definition<F>(s);
     CudaHost host;
     Loaded gpu(host, v, qe::cuda::kernels<F>());
@@ -351,7 +328,7 @@ TYPED_TEST(CudaLinear, SixtyFourTokensAreFourTimesSixteen) {
     group_size() = s.group;
     if constexpr (requires { F::width(); }) F::width() = s.k;
     const std::int64_t n = s.n(), k = s.k, width = s.ns.size() == 2 ? n / 2 : n;
-    LayerView v(s, 64);
+    LayerView v(s.ns, s.k, 64);
     CudaHost host;
     Loaded gpu(host, v, qe::cuda::kernels<F>());
     const auto x = inputs(64, k, k, 3), res = inputs(64, n, n, 4);
@@ -396,7 +373,7 @@ void replay(std::int64_t m) {
   group_size() = 128;
   const Shape s{{1024}, 1024, 128};
   CudaHost host;
-  LayerView v(s, 16);
+  LayerView v(s.ns, s.k, 16);
   Loaded gpu(host, v, qe::cuda::kernels<F>());
   std::vector<float> gain(1024, 1.0f);
   DeviceArray<float> device_gain(gain);
