@@ -164,6 +164,14 @@ TokenizerParts read(const Checkpoint& c) {
   }
   if (const auto id = meta.id("tokenizer.ggml.unknown_token_id", *parts.vocab); id && model == "llama") unk = id;
 
+  if (model == "gpt2" && c.gguf_strings("tokenizer.ggml.merges").empty())
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const bool joined = std::count_if(tokens[i].begin(), tokens[i].end(), [](char b) { return (b & 0xc0) != 0x80; }) > 1;
+      if (joined && !parts.plain[i] && !is_padding(tokens[i], types.empty() ? std::int64_t{kNormal} : types[i]))
+        throw Error("E220", "tokenizer.ggml.merges is missing or empty, and " + shown(tokens[i]) + " is a token that only merging makes")
+            .hint("name a folder with the model's tokenizer.json: --tokenizer DIR");
+    }
+
   bool add_bos = true;
   if (model == "gpt2") add_bos = read_gpt2(c, meta, parts);
   else read_llama(c, meta, tokens.size(), unk, parts);

@@ -225,6 +225,8 @@ TEST(Gguf, WhatIsWrongIsNamed) {
   names(g, "tokenizer.ggml.merges[3] is \"a zz\", but \"zz\" is not");
   g.strings["tokenizer.ggml.merges"].back() = "azz";
   names(g, "tokenizer.ggml.merges[3]");
+  g.strings["tokenizer.ggml.merges"].clear();  // text would be cut into single characters
+  names(g, "tokenizer.ggml.merges is missing or empty, and \"ab\" is a token that only merging makes");
   g = gpt2("gpt-2");
   g.ints["tokenizer.ggml.token_type"].pop_back();
   names(g, "tokenizer.ggml.token_type has 9 values for 10 tokens");
