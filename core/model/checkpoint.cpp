@@ -529,6 +529,7 @@ void CheckpointImpl::read_gguf(std::vector<FileBytes> maps) {
   gguf_metadata_ = Json::object();
   auto& object = gguf_metadata_.get_ref<Json::object_t&>();
   std::uint64_t values = 0;
+      while (t.shape.size() > 1 && t.shape.front() == 1) t.shape.erase(t.shape.begin());  // ggml's tensors have four dimensions, of 1 where unused
   for (const GgufPair& pair : gguf_.pairs) {
     if (pair.count > kJsonArrayLimit || values + pair.count > kJsonValueLimit) continue;
     values += pair.count + 1;
@@ -551,6 +552,11 @@ void CheckpointImpl::index_names() {
   by_name_.reserve(tensors_.size());
   for (std::size_t i = 0; i < tensors_.size(); ++i)
     if (!by_name_.emplace(tensors_[i].name, i).second)
+  if (const auto type = gguf_.string("general.type"); type && *type != "model")
+    throw Error("E201", printable(maps_[0].name()) + " holds no model: general.type is '" + printable(std::string(*type), 60) + "'")
+        .in(printable(maps_[0].name()))
+        .hint("give the file of the model itself; an adapter must be merged into it first");
+
       throw Error("E207", printable(tensors_[i].name) + " occurs twice (duplicate tensor)")
           .from("stored as " + printable(tensors_[i].file_name))
           .in(printable(maps_[static_cast<std::size_t>(tensors_[i].file)].name()))

@@ -448,3 +448,6 @@ ModelConfig read_model_config(const Checkpoint& checkpoint) {
 }
 
 }  // namespace qengine
+  if (f.integer("num_local_experts", 0, kInt32Max, 0) > 1)
+    f.bad("num_local_experts", "is " + dumped(*f.get("num_local_experts")), "0", "mixtures of experts are not supported");
+

@@ -46,6 +46,7 @@ constexpr Names kKeys[] = {
     {".attention.layer_norm_rms_epsilon", "rms_norm_eps"},
     {".rope.freq_base", "rope_theta"},
     {".vocab_size", "vocab_size"},
+    {".expert_count", "num_local_experts"},
     {".attn_logit_softcapping", "attn_logit_softcapping"},
     {".final_logit_softcapping", "final_logit_softcapping"},
     {"tokenizer.ggml.bos_token_id", "bos_token_id"},

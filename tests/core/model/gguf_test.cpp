@@ -234,6 +234,27 @@ TEST(Gguf, FieldsAreNamedAsInTheFile) {
   EXPECT_NE(complaint(freqs.tensor("rope_freqs.weight", {4}, 0, std::string(16, 'x')), true).find("rope_freqs.weight has 4 values"), std::string::npos);
 }
 
+TEST(Gguf, WhatIsNoDenseModelIsRefusedByName) {
+  GgufBuilder adapter = small();
+  EXPECT_NE(complaint(adapter.string("general.type", "adapter")).find("E201 memory.gguf holds no model: general.type is 'adapter'"), std::string::npos);
+  GgufBuilder model = small();
+  EXPECT_EQ(complaint(model.string("general.type", "model").u32("llama.expert_count", 0), true), "accepted");
+  GgufBuilder experts = small();
+  EXPECT_NE(complaint(experts.u32("llama.expert_count", 8), true).find("E208 llama.expert_count is 8"), std::string::npos);
+}
+
+// A tensor has four dimensions in ggml, and some writers say so.
+TEST(Gguf, DimensionsOfOneAreNone) {
+  GgufBuilder b = small();
+  b.tensor("blk.0.attn_norm.weight", {4, 1}, 0, std::string(16, 'x')).tensor("blk.0.attn_q.weight", {4, 2, 1, 1}, 0, std::string(32, 'x'));
+  const Opened o(b);
+  const Tensor* norm = o->find("model.layers.0.input_layernorm.weight");
+  ASSERT_NE(norm, nullptr);
+  EXPECT_EQ(norm->shape, (std::vector<std::int64_t>{4}));
+  EXPECT_EQ(norm->dtype, QE_F32);
+  EXPECT_EQ(o->find("model.layers.0.self_attn.q_proj.weight")->shape, (std::vector<std::int64_t>{2, 4}));
+}
+
 TEST(Gguf, NamesMustBeText) {
   GgufBuilder key = small();
   EXPECT_NE(complaint(key.u32("a\nb", 1)).find("a\\x0ab"), std::string::npos);
