@@ -87,16 +87,23 @@ std::string join_split(const SplitName& s, int number, std::string_view extensio
   return s.stem + "-" + five(number) + "-of-" + five(s.count) + std::string(extension);
 }
 
-// Multimodal wrappers put the text model one level down; "" = a part that is not the text model's.
+// A tensor's name in the text model: "model.layers...", "model.embed_tokens...", "model.norm..." and "lm_head...", whatever
+// was around the model when it was saved (a multimodal wrapper, an adapter merged since, a trainer, a compiler), and also where it
+// was saved from inside, without any prefix. Other names stay as they are; "" = a part that is not the text model's.
 std::string text_model_name(const std::string& name) {
-  for (const char* prefix : {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
-                             "model.multi_modal_projector.", "visual.", "model.visual."})
-    if (name.starts_with(prefix)) return {};
   for (const char* end : {".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached"})
     if (name.ends_with(end)) return {};
-  if (name.starts_with("language_model.")) return name.substr(15);
-  if (name.starts_with("model.language_model.")) return "model." + name.substr(21);
-  return name;
+  std::string_view inner = name;
+  for (bool again = true; again;) {
+    again = false;
+    for (const std::string_view around : {"model.", "language_model.", "base_model.", "module.", "_orig_mod."})
+      if (inner.starts_with(around)) inner.remove_prefix(around.size()), again = true;
+  }
+  for (const char* part : {"vision_tower.", "vision_model.", "multi_modal_projector.", "visual.", "audio_tower."})
+    if (inner.starts_with(part)) return {};
+  for (const char* part : {"layers.", "embed_tokens.", "norm."})
+    if (inner.starts_with(part)) return "model." + std::string(inner);
+  return inner.starts_with("lm_head.") ? std::string(inner) : name;
 }
 
 class CheckpointImpl final : public Checkpoint {
@@ -159,7 +166,8 @@ class CheckpointImpl final : public Checkpoint {
  private:
   void read_config(const fs::path& file);
   void read_safetensors(const fs::path& folder, const std::vector<std::string>& names);
-  void read_index(const fs::path& folder);
+  bool read_index(const fs::path& folder, const std::vector<std::string>& present_files);
+  bool does_without(const std::string& name) const;
   void add_file(FileBytes bytes);
   void add_tensor(Tensor t, int file);
   [[noreturn]] void no_weights(const fs::path& folder, const std::vector<std::string>& names) const;
@@ -247,12 +255,8 @@ void CheckpointImpl::open_folder(const fs::path& folder, bool config_only) {
         .from("a folder of .safetensors files needs one")
         .hint("fetch config.json of the same model");
   read_config(config);
-  if (has_index)
-    read_index(folder);
-  else if (has_model)
-    read_safetensors(folder, {"model.safetensors"});
-  else
-    read_safetensors(folder, safetensors);
+  if (!has_index || !read_index(folder, safetensors))
+    read_safetensors(folder, has_model ? std::vector<std::string>{"model.safetensors"} : safetensors);
   if (safetensors_format_ == "mlx" && config_.contains("quantization"))
     throw Error("E201", shown(folder) + " is quantized for MLX, whose tensors are packed in another way")
         .from("__metadata__.format is \"mlx\" and config.json has \"quantization\"")
@@ -391,7 +395,17 @@ class IndexReader {
   std::unordered_map<std::string, std::size_t> by_file_;
 };
 
-void CheckpointImpl::read_index(const fs::path& folder) {
+// Nothing asks for this tensor: it is left out anyway, or is the head of a model whose head is its embedding.
+bool CheckpointImpl::does_without(const std::string& name) const {
+  const std::string inner = text_model_name(name);
+  if (inner.empty()) return true;
+  const auto text = config_.find("text_config");
+  const Json& own = text != config_.end() && text->is_object() && text->contains("tie_word_embeddings") ? *text : config_;
+  return inner == "lm_head.weight" && own.value("tie_word_embeddings", Json()) == true;
+}
+
+// False when the folder holds a whole model, but none of the files that the index names: the index is of another copy.
+bool CheckpointImpl::read_index(const fs::path& folder, const std::vector<std::string>& present_files) {
   kind_ = Kind::kSafetensors;
   const std::string index_name = "model.safetensors.index.json";
   IndexReader index(index_name);
@@ -405,9 +419,18 @@ void CheckpointImpl::read_index(const fs::path& folder) {
     Json::sax_parse(text.begin(), text.end(), &index);
     index.finish();
   }
-  for (const std::string& name : index.files)
-    if (!there(folder / name))
-      throw Error("E201", "missing file " + printable(name)).from(index_name + " names it").in(shown(folder)).hint(kDownload);
+  std::vector<bool> absent(index.files.size()), needed(index.files.size());
+  for (std::size_t f = 0; f < index.files.size(); ++f) absent[f] = !there(folder / index.files[f]);
+  const auto numbered = present_files.empty() ? std::nullopt : split_name(present_files[0], ".safetensors");
+  const bool whole = there(folder / "model.safetensors") || (numbered && present_files.size() == static_cast<std::size_t>(numbered->count));
+  if (whole && std::all_of(absent.begin(), absent.end(), [](bool a) { return a; })) {
+    warnings_.push_back(index_name + " is not used: it names " + printable(index.files[0]) + " and others, none of which is here");
+    return false;
+  }
+  for (const auto& [tensor, file] : index.maps)
+    if (absent[file] && !needed[file]) needed[file] = !does_without(tensor);
+  for (std::size_t f = 0; f < index.files.size(); ++f)
+    if (needed[f]) throw Error("E201", "missing file " + printable(index.files[f])).from(index_name + " names it").in(shown(folder)).hint(kDownload);
 
   std::unordered_map<std::string_view, std::size_t> file_of;  // by name as spelled in the files
   for (const auto& [tensor, file] : index.maps) file_of.emplace(tensor, file);
@@ -415,6 +438,7 @@ void CheckpointImpl::read_index(const fs::path& folder) {
   std::size_t unlisted = 0;
   std::string examples;
   for (std::size_t f = 0; f < index.files.size(); ++f) {
+    if (absent[f]) continue;
     add_file(FileBytes::map(folder / index.files[f]));
     SafetensorsFile parsed = parse_safetensors(maps_.back());
     if (safetensors_format_.empty()) safetensors_format_ = parsed.format;
@@ -436,17 +460,18 @@ void CheckpointImpl::read_index(const fs::path& folder) {
       if (t.name.empty()) continue;
       if (!seen.insert(t.name).second)
         throw Error("E207", printable(t.name) + " occurs twice (duplicate tensor)").in(printable(index.files[f]));
-      add_tensor(std::move(t), static_cast<int>(f));
+      add_tensor(std::move(t), static_cast<int>(maps_.size()) - 1);
     }
   }
   for (const auto& [tensor, file] : index.maps)
-    if (!present.contains(tensor))
+    if (!present.contains(tensor) && !does_without(tensor))
       throw Error("E202", "missing tensor " + printable(tensor) + " in " + printable(index.files[file]))
           .from(index_name + " maps it there")
           .hint("the download may be incomplete: fetch " + printable(index.files[file]) + " again");
   if (unlisted > 0)
     warnings_.push_back(std::to_string(unlisted) + " tensors are in the files but not in " + index_name +
                         " and are ignored: " + examples + (unlisted > 5 ? ", ..." : ""));
+  return true;
 }
 
 // ---- GGUF ----------------------------------------------------------------------------------------
@@ -504,6 +529,7 @@ void CheckpointImpl::read_gguf(std::vector<FileBytes> maps) {
         throw Error("E207", printable(t.file_name) + " occurs in two files (duplicate tensor)").in(name);
       t.file = static_cast<int>(f);
       t.name = hf_name(t.file_name);
+      while (t.shape.size() > 1 && t.shape.front() == 1) t.shape.erase(t.shape.begin());  // ggml's tensors have four dimensions, of 1 where unused
       // Vectors are read by core, which knows plain element types only.
       if (t.shape.size() == 1) {
         if (t.dtype == QE_GGML + 0) t.dtype = QE_F32;
@@ -526,10 +552,14 @@ void CheckpointImpl::read_gguf(std::vector<FileBytes> maps) {
   if (!gguf_.string("general.architecture"))
     throw Error("E207", "general.architecture is missing or is no string").in(printable(maps_[0].name())).hint("is the file a language model?");
 
+  if (const auto type = gguf_.string("general.type"); type && *type != "model")
+    throw Error("E201", printable(maps_[0].name()) + " holds no model: general.type is '" + printable(std::string(*type), 60) + "'")
+        .in(printable(maps_[0].name()))
+        .hint("give the file of the model itself; an adapter must be merged into it first");
+
   gguf_metadata_ = Json::object();
   auto& object = gguf_metadata_.get_ref<Json::object_t&>();
   std::uint64_t values = 0;
-      while (t.shape.size() > 1 && t.shape.front() == 1) t.shape.erase(t.shape.begin());  // ggml's tensors have four dimensions, of 1 where unused
   for (const GgufPair& pair : gguf_.pairs) {
     if (pair.count > kJsonArrayLimit || values + pair.count > kJsonValueLimit) continue;
     values += pair.count + 1;
@@ -552,11 +582,6 @@ void CheckpointImpl::index_names() {
   by_name_.reserve(tensors_.size());
   for (std::size_t i = 0; i < tensors_.size(); ++i)
     if (!by_name_.emplace(tensors_[i].name, i).second)
-  if (const auto type = gguf_.string("general.type"); type && *type != "model")
-    throw Error("E201", printable(maps_[0].name()) + " holds no model: general.type is '" + printable(std::string(*type), 60) + "'")
-        .in(printable(maps_[0].name()))
-        .hint("give the file of the model itself; an adapter must be merged into it first");
-
       throw Error("E207", printable(tensors_[i].name) + " occurs twice (duplicate tensor)")
           .from("stored as " + printable(tensors_[i].file_name))
           .in(printable(maps_[static_cast<std::size_t>(tensors_[i].file)].name()))

@@ -131,6 +131,60 @@ TEST(Folder, WrappersArePeeledOff) {
   EXPECT_SAYS(complaint(dir.path()), "model.norm.weight occurs twice");
 }
 
+// Saved from inside the model, from a trainer, from a compiled module, or with an adapter merged since.
+TEST(Folder, NamesAreThoseOfTheModelWhateverWasAroundIt) {
+  for (const std::string around : {"", "model.", "model.model.", "module.model.", "_orig_mod.model.", "base_model.model.model.", "language_model.model."}) {
+    const TempDir dir;
+    dir.write("config.json", "{}");
+    dir.write("model.safetensors", safetensors_of({around + "embed_tokens.weight", around + "norm.weight", around + "layers.3.mlp.up_proj.qweight", "module.lm_head.weight"}));
+    const auto c = Checkpoint::open(dir.path());
+    for (const char* name : {"model.embed_tokens.weight", "model.norm.weight", "model.layers.3.mlp.up_proj.qweight", "lm_head.weight"})
+      EXPECT_NE(c->find(name), nullptr) << around << " " << name;
+    EXPECT_EQ(c->name_in_file("model.norm.weight"), around + "norm.weight");
+  }
+  const TempDir dir;  // of other parts and other models: as they stand
+  dir.write("config.json", "{}");
+  dir.write("model.safetensors", safetensors_of({"model.mtp.layers.0.weight", "transformer.layers.0.weight", "model.visual.blocks.0.weight"}));
+  const auto c = Checkpoint::open(dir.path());
+  EXPECT_EQ(c->tensors().size(), 2u);
+  EXPECT_NE(c->find("model.mtp.layers.0.weight"), nullptr);
+  EXPECT_NE(c->find("transformer.layers.0.weight"), nullptr);
+}
+
+// What nothing asks for may be in the index and in no file.
+TEST(Folder, AnIndexMayNameMoreThanIsNeeded) {
+  const TempDir dir;
+  dir.write("one.safetensors", safetensors_of({"model.embed_tokens.weight"}));
+  dir.write("model.safetensors.index.json", R"({"weight_map":{"model.embed_tokens.weight":"one.safetensors","lm_head.weight":"one.safetensors",
+      "model.layers.0.self_attn.rotary_emb.inv_freq":"one.safetensors","vision_tower.x.weight":"absent.safetensors"}})");
+  for (const char* tied : {R"({"tie_word_embeddings":true})", R"({"tie_word_embeddings":false,"text_config":{"tie_word_embeddings":true}})"}) {
+    dir.write("config.json", tied);
+    EXPECT_EQ(Checkpoint::open(dir.path())->tensors().size(), 1u);
+  }
+  dir.write("config.json", "{}");
+  EXPECT_SAYS(complaint(dir.path()), "E202 missing tensor lm_head.weight in one.safetensors");
+}
+
+TEST(Folder, AnIndexOfAnotherCopyIsNotUsed) {
+  const std::string index = R"({"weight_map":{"a":"model-00001-of-00005.safetensors"}})";
+  for (const bool numbered : {false, true}) {
+    const TempDir dir;
+    dir.write("config.json", "{}");
+    dir.write("model.safetensors.index.json", index);
+    dir.write(numbered ? "model-00001-of-00001.safetensors" : "model.safetensors", safetensors_of({"a", "b"}));
+    const auto c = Checkpoint::open(dir.path());
+    EXPECT_EQ(c->tensors().size(), 2u);
+    ASSERT_EQ(c->warnings().size(), 1u);
+    EXPECT_SAYS(c->warnings()[0], "model.safetensors.index.json is not used: it names model-00001-of-00005.safetensors");
+  }
+  const TempDir dir;  // half a download
+  dir.write("config.json", "{}");
+  dir.write("model.safetensors.index.json", R"({"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}})");
+  dir.write("model-00001-of-00002.safetensors", safetensors_of({"a"}));
+  dir.write("model.safetensors", safetensors_of({"a", "b"}));
+  EXPECT_SAYS(complaint(dir.path()), "missing file model-00002-of-00002.safetensors");
+}
+
 TEST(Folder, WhatIsNoModelIsRefusedByName) {
   const TempDir dir;
   EXPECT_SAYS(complaint(dir.path()), "E201");
