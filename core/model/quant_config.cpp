@@ -67,11 +67,29 @@ void name_method(QuantConfig& quant, const QuantDialect* found, std::span<const 
       .hint("add quant_method, or remove the whole object if the model is not quantized");
 }
 
+// Tensors that only a quantization method has, and no config at all that says with which numbers to read them.
+void need_config(const Json& config, std::span<const Tensor> tensors, std::span<const QuantDialect> dialects) {
+  for (const QuantDialect& d : dialects) {
+    if (!d.key.empty() || !fits(d, config, tensors)) continue;
+    std::string names;
+    for (const std::string& end : d.tensors) names += (names.empty() ? "" : ", ") + end;
+    throw Error("E211", "quantization_config is missing")
+        .from("tensors that end in " + names + " are of " + whose(d))
+        .in("config.json")
+        .hint("fetch the config that belongs to these weights: it says with which numbers they are read");
+  }
+}
+
 bool take(const Json& parent, const std::string& key, const std::string& source, QuantConfig& out) {
   const auto it = parent.find(key);
   if (it == parent.end() || it->is_null()) return false;
   if (!it->is_object()) throw Error("E211", key + " is " + it->type_name() + ", expected an object").in(source);
   out = {*it, source};
+  // Some writers put the object into another of its own name, with more keys beside it.
+  const Json inner = out.config.value("quantization_config", Json());
+  if (!inner.is_object()) return true;
+  out.config.erase("quantization_config");
+  for (const auto& [name, value] : inner.items()) out.config[name] = value;
   return true;
 }
 
@@ -106,6 +124,7 @@ QuantConfig find_quant_config(const Json& config, const std::filesystem::path& f
       throw Error("E211", out.source + " says " + out.config["quant_method"].get<std::string>() + ", " + here.source + " says " + here.config["quant_method"].get<std::string>())
           .hint("remove the file that does not belong to this model");
   }
+  if (out.config.is_null()) need_config(config, tensors, dialects);
   return out;
 }
 

@@ -273,6 +273,25 @@ TEST(QuantConfig, IsFoundInOrderAndNamed) {
   }
 }
 
+TEST(QuantConfig, AnObjectInsideOneOfItsOwnNameIsTheConfig) {
+  const auto c = Checkpoint::from_config(Json::object(), Json::parse(R"({"quant_method":"press","quantization_config":{"bits":4},"sparse":{"x":1},"bits":7})"));
+  EXPECT_EQ(c->quant_config(), Json::parse(R"({"quant_method":"press","sparse":{"x":1},"bits":4})"));
+}
+
+// Without the numbers of a config the tensors cannot be read.
+TEST(QuantConfig, QuantizedTensorsWithoutAnyConfigAreRefused) {
+  const TempDir dir;
+  dir.write("config.json", "{}");
+  dir.write("model.safetensors", safetensors_of({"m.sq", "m.sc"}));
+  try {
+    Checkpoint::open(dir.path(), false, kTools);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_SAYS(std::string(e.what()), "E211 quantization_config is missing");
+    EXPECT_SAYS(std::string(e.what()), "tensors that end in .sq, .sc are of squeezed (");
+  }
+}
+
 TEST(QuantConfig, TensorsDecideWhenNoKeyDoes) {
   const TempDir dir;
   dir.write("config.json", R"({"quantization_config":{"bits":4}})");
