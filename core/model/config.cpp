@@ -31,16 +31,17 @@ struct Family {
   bool mlp_bias;               // the key mlp_bias is looked at
   bool qk_norm;
   bool window_switch;          // sliding_window counts only with use_sliding_window
+  std::int64_t window;         // sliding_window; 0: the family has none
   // Sizes that a config must give itself, but that a wrapper's text_config leaves out where they have
   // the value of the class.
   std::int64_t layers, hidden, inner, heads, vocab;
 };
 
 constexpr Family kFamilies[] = {
-    {"LlamaForCausalLM", "LLaMAForCausalLM", "llama", 0, 0, 2048, false, true, true, false, false, 32, 4096, 11008, 32, 32000},
-    {"MistralForCausalLM", "", "mistral", 8, 0, 131072, false, false, false, false, false, 32, 4096, 14336, 32, 32000},
-    {"Qwen2ForCausalLM", "", "qwen2", 32, 0, 32768, true, false, false, false, true, 32, 4096, 22016, 32, 151936},
-    {"Qwen3ForCausalLM", "", "qwen3", 32, 128, 32768, false, true, false, true, true, 32, 4096, 22016, 32, 151936},
+    {"LlamaForCausalLM", "LLaMAForCausalLM", "llama", 0, 0, 2048, false, true, true, false, false, 0, 32, 4096, 11008, 32, 32000},
+    {"MistralForCausalLM", "", "mistral", 8, 0, 131072, false, false, false, false, false, 4096, 32, 4096, 14336, 32, 32000},
+    {"Qwen2ForCausalLM", "", "qwen2", 32, 0, 32768, true, false, false, false, true, 4096, 32, 4096, 22016, 32, 151936},
+    {"Qwen3ForCausalLM", "", "qwen3", 32, 128, 32768, false, true, false, true, true, 4096, 32, 4096, 22016, 32, 151936},
 };
 
 std::string dumped(const Json& v) {
@@ -71,6 +72,10 @@ class Fields {
       if (it != level->end() && !it->is_null()) return &*it;
     }
     return nullptr;
+  }
+  // The key is there and holds null.
+  bool null(const char* key) const {
+    return get(key) == nullptr && (top_.contains(key) || (text_ != nullptr && text_->contains(key)));
   }
   const Json& top() const { return top_; }
   const Json* text() const { return text_; }
@@ -237,10 +242,10 @@ void read_rope(const Fields& f, ModelConfig& m) {
   };
   if (source != nullptr) rope.kind = rope_kind(f, where, *source);
 
-  const Json* theta = parameters != nullptr ? in_source("rope_theta") : nullptr;
+  const Json* theta = in_source("rope_theta");
   rope.theta = theta != nullptr ? f.number(where + "rope_theta", theta, 1, false, {}) : f.number("rope_theta", 1, false, 10000.0);
   if (theta != nullptr && f.get("rope_theta") != nullptr && *f.get("rope_theta") != *theta)
-    m.warnings.push_back("config.json has two values of rope_theta: that of rope_parameters is used");
+    m.warnings.push_back("config.json has two values of rope_theta: that of " + where.substr(0, where.find('.')) + " is used");
 
   const Json* partial = in_source("partial_rotary_factor");
   if (partial == nullptr) partial = f.get("partial_rotary_factor");
@@ -294,8 +299,11 @@ void read_rope(const Fields& f, ModelConfig& m) {
 
 void read_windows(const Fields& f, const Family& family, ModelConfig& m) {
   m.window.assign(static_cast<std::size_t>(m.num_layers), 0);
+  // Absent: what the class has. null: none.
+  const bool of_class = !f.gguf() && family.window > 0 && f.get("sliding_window") == nullptr && !f.null("sliding_window") &&
+                        (!family.window_switch || f.flag("use_sliding_window", false));
   const auto window = [&]() {
-    return static_cast<std::int32_t>(f.integer("sliding_window", 1, kInt32Max, {}));
+    return static_cast<std::int32_t>(f.integer("sliding_window", 1, kInt32Max, of_class ? std::optional(family.window) : std::nullopt));
   };
   if (f.flag("use_bidirectional_attention", false))
     f.bad("use_bidirectional_attention", "is true", "false", "models that look ahead (embedding models) are not supported");
@@ -312,7 +320,7 @@ void read_windows(const Fields& f, const Family& family, ModelConfig& m) {
     }
     return;
   }
-  if (f.get("sliding_window") == nullptr) return;
+  if (f.get("sliding_window") == nullptr && !of_class) return;
   if (family.window_switch) {
     if (!f.flag("use_sliding_window", false)) return;
     const std::int64_t first = f.integer("max_window_layers", 0, kInt32Max, 28);
@@ -385,13 +393,17 @@ ModelConfig read_model_config(const Checkpoint& checkpoint) {
   m.intermediate_size = size("intermediate_size", kMaxInner, family.inner);
   m.num_heads = static_cast<std::int32_t>(size("num_attention_heads", kMaxHeads, family.heads));
   m.num_kv_heads = static_cast<std::int32_t>(f.integer("num_key_value_heads", 1, kMaxHeads,
-      f.gguf() || family.kv_heads == 0 ? m.num_heads : family.kv_heads));
+      f.gguf() || family.kv_heads == 0 || f.null("num_key_value_heads") ? m.num_heads : family.kv_heads));
   if (m.num_kv_heads > m.num_heads || m.num_heads % m.num_kv_heads != 0)
     f.bad("num_key_value_heads", "is " + std::to_string(m.num_kv_heads), "a divisor of num_attention_heads, which is " + std::to_string(m.num_heads));
 
   // GGUF has no class defaults: its converter writes the head size wherever it is not hidden / heads.
   const bool head_dim_given = f.get("head_dim") != nullptr;
-  if (!head_dim_given && (f.gguf() || family.head_dim == 0)) {
+  // null is neither a size nor the class's: a norm of heads has theirs, if there is one.
+  const Tensor* head_norm = f.null("head_dim") ? checkpoint.find("model.layers.0.self_attn.q_norm.weight") : nullptr;
+  if (head_norm != nullptr && head_norm->shape.size() == 1 && head_norm->shape[0] > 0 && head_norm->shape[0] <= kMaxHeadDim) {
+    m.head_dim = static_cast<std::int32_t>(head_norm->shape[0]);
+  } else if (!head_dim_given && (f.gguf() || family.head_dim == 0 || f.null("head_dim"))) {
     if (m.hidden_size % m.num_heads != 0)
       f.bad("num_attention_heads", "is " + std::to_string(m.num_heads) + " and head_dim is missing",
             "a divisor of hidden_size, which is " + std::to_string(m.hidden_size));
@@ -440,6 +452,9 @@ ModelConfig read_model_config(const Checkpoint& checkpoint) {
     if (const Json* v = f.get(key); v != nullptr && !(v->is_number() && v->get<double>() == 0))
       f.bad(key, "is " + dumped(*v), "none", "this model limits its logits in a way that is not supported");
 
+  if (f.integer("num_local_experts", 0, kInt32Max, 0) > 1)
+    f.bad("num_local_experts", "is " + dumped(*f.get("num_local_experts")), "0", "mixtures of experts are not supported");
+
   read_windows(f, family, m);
   read_rope(f, m);
   read_tokens(f, checkpoint, m);
@@ -448,6 +463,3 @@ ModelConfig read_model_config(const Checkpoint& checkpoint) {
 }
 
 }  // namespace qengine
-  if (f.integer("num_local_experts", 0, kInt32Max, 0) > 1)
-    f.bad("num_local_experts", "is " + dumped(*f.get("num_local_experts")), "0", "mixtures of experts are not supported");
-

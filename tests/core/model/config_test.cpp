@@ -55,7 +55,9 @@ TEST(ModelConfig, DefaultsOfLlama) {
 TEST(ModelConfig, DefaultsOfTheOthers) {
   Json mistral = with(base("Mistral"), R"({"num_attention_heads":16,"num_key_value_heads":null,"attention_bias":true,"mlp_bias":true})");
   ModelConfig m = read(mistral);
-  EXPECT_EQ(m.num_kv_heads, 8);
+  EXPECT_EQ(m.num_kv_heads, 16);  // null is not absent
+  mistral.erase("num_key_value_heads");
+  EXPECT_EQ(read(mistral).num_kv_heads, 8);
   EXPECT_EQ(m.max_position, 131072);
   EXPECT_FALSE(m.q_bias || m.o_bias || m.mlp_bias);  // keys that this family does not have
 
@@ -69,6 +71,7 @@ TEST(ModelConfig, DefaultsOfTheOthers) {
   EXPECT_TRUE(m.qk_norm);
   EXPECT_FALSE(m.q_bias);
   EXPECT_EQ(m.head_dim, 128);
+  EXPECT_EQ(read(with(base("Qwen3"), R"({"head_dim":null})")).head_dim, 16);
   EXPECT_TRUE(read(with(base("Qwen3"), R"({"attention_bias":true})")).o_bias);
 
   Json no_kv = base("Qwen2");
@@ -120,6 +123,10 @@ TEST(ModelConfig, SlidingWindows) {
   using W = std::vector<std::int32_t>;
   EXPECT_EQ(read(with(base("Mistral"), R"({"sliding_window":8})")).window, W(4, 8));
   EXPECT_EQ(read(with(base("Mistral"), R"({"sliding_window":null})")).window, W(4, 0));
+  EXPECT_EQ(read(base("Mistral")).window, W(4, 4096));  // null is not absent
+  EXPECT_EQ(read(base("Qwen2")).window, W(4, 0));
+  EXPECT_EQ(read(with(base("Qwen3"), R"({"use_sliding_window":true,"max_window_layers":2})")).window, (W{0, 0, 4096, 4096}));
+  EXPECT_EQ(read(with(base("Qwen3"), R"({"use_sliding_window":true,"max_window_layers":2,"sliding_window":null})")).window, W(4, 0));
   EXPECT_EQ(llama(R"({"sliding_window":8})").window, W(4, 0));  // a key that this family does not have
   EXPECT_EQ(read(with(base("Qwen2"), R"({"sliding_window":8,"max_window_layers":0})")).window, W(4, 0));
   EXPECT_EQ(read(with(base("Qwen2"), R"({"sliding_window":8,"use_sliding_window":true,"max_window_layers":3})")).window, (W{0, 0, 0, 8}));
@@ -149,6 +156,10 @@ TEST(ModelConfig, RopeScalingInBothSpellings) {
   EXPECT_EQ(llama(R"({"rope_scaling":{"type":"mrope","mrope_section":[1,2]}})").rope.kind, "default");
   EXPECT_EQ(llama(R"({"rope_scaling":{"type":"dynamic","factor":2.5},"original_max_position_embeddings":99})").rope.original_max_position, 99);
   EXPECT_EQ(llama(R"({"rope_scaling":null})").rope.kind, "default");
+  m = llama(R"({"rope_theta":9,"rope_scaling":{"rope_type":"default","rope_theta":7000}})");
+  EXPECT_EQ(m.rope.theta, 7000);
+  ASSERT_EQ(m.warnings.size(), 1u);
+  EXPECT_SAYS(m.warnings[0], "that of rope_scaling is used");
   EXPECT_EQ(llama(R"({"partial_rotary_factor":0.5})").rope.rot_dim, 8);
 }
 
