@@ -29,8 +29,8 @@ std::int32_t detect(const qe_model* m, qe_reason why) noexcept {
   qe_error error{};
   if (qe::guard(&error, [&] {
         const qe::Config c(m->cfg);
-        const std::string algo = c.str("kv_cache_quant_algo");
-        if (algo == "FP8" || algo == "fp8") return reason("kv_cache_quant_algo is FP8"), void(score = 900);
+        for (const char* key : {"kv_cache_quant_algo", "kv_cache_scheme"})  // the second is an object, or a name like the first
+          if (const std::string algo = c.str(key); algo == "FP8" || algo == "fp8") return reason("%s is FP8", key), void(score = 900);
         if (c.size("kv_cache_scheme") <= 0) return reason("the checkpoint asks for no quantized KV cache");
         const std::string type = c.str("kv_cache_scheme.type", "float");
         const std::int64_t bits = c.i64("kv_cache_scheme.num_bits", 8);

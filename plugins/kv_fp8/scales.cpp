@@ -1,6 +1,7 @@
 #include "scales.hpp"
 
 #include <cmath>
+#include <exception>
 #include <optional>
 
 namespace qengine::kv_fp8 {
@@ -38,11 +39,14 @@ std::optional<Found> look(const qe_model& m, const std::string& name) {
   return f;
 }
 
-// All spellings are looked at, also after a hit: whatever is there belongs to the cache.
-std::optional<Found> first(const qe_model& m, const std::string& base, std::initializer_list<const char*> spellings) {
+// All spellings are looked at, also after a hit or a fault: whatever is there belongs to the cache. `fault` keeps the first one.
+std::optional<Found> first(const qe_model& m, const std::string& base, std::initializer_list<const char*> spellings, std::exception_ptr& fault) {
   std::optional<Found> hit;
-  for (const char* s : spellings)
-    if (auto f = look(m, base + s); f && !hit) hit = std::move(f);
+  for (const char* s : spellings) try {
+      if (auto f = look(m, base + s); f && !hit) hit = std::move(f);
+    } catch (const qe::Error&) {
+      if (!fault) fault = std::current_exception();
+    }
   return hit;
 }
 
@@ -58,15 +62,16 @@ Scales find_scales(const qe_model& m) {
   if (!m.ckpt) return out;
   std::string only_v, zero, without;  // the last of each kind
   int copied = 0, zeros = 0, bare = 0;
+  std::exception_ptr fault;
   for (std::int32_t l = 0; l < m.layers; ++l) {
     const std::string base = "model.layers." + std::to_string(l) + ".self_attn.";
     for (const char* z : {"k_zero_point", "v_zero_point", "attn.k_zero_point", "k_proj.k_zero_point", "v_proj.v_zero_point"})
-      if (qe::Io(m, qe::Io::Mode::plan).look(base + z))
-        throw qe::Error(QE_E_UNSUPPORTED, base + z, "belongs to an asymmetric integer cache", "quantize the cache to FP8, or use --kv-cache-dtype bfloat16");
-    auto k = first(m, base, {"k_scale", "k_proj.k_scale", "attn.k_scale", "qkv_proj.k_scale", "k_proj.output_scale"});
-    auto v = first(m, base, {"v_scale", "v_proj.v_scale", "attn.v_scale", "qkv_proj.v_scale", "v_proj.output_scale"});
-    const auto both = first(m, base, {"kv_scale", "attn.kv_scale", "qkv_proj.kv_scale"});
-    first(m, base, {"q_scale", "q_proj.q_scale", "attn.q_scale", "attn.prob_scale", "prob_scale", "q_proj.output_scale"});  // of FP8 attention, which is not used
+      if (qe::Io(m, qe::Io::Mode::plan).look(base + z) && !fault)
+        fault = std::make_exception_ptr(qe::Error(QE_E_UNSUPPORTED, base + z, "belongs to an asymmetric integer cache", "quantize the cache to FP8, or use --kv-cache-dtype bfloat16"));
+    auto k = first(m, base, {"k_scale", "k_proj.k_scale", "attn.k_scale", "qkv_proj.k_scale", "k_proj.output_scale"}, fault);
+    auto v = first(m, base, {"v_scale", "v_proj.v_scale", "attn.v_scale", "qkv_proj.v_scale", "v_proj.output_scale"}, fault);
+    const auto both = first(m, base, {"kv_scale", "attn.kv_scale", "qkv_proj.kv_scale"}, fault);
+    first(m, base, {"q_scale", "q_proj.q_scale", "attn.q_scale", "attn.prob_scale", "prob_scale", "q_proj.output_scale"}, fault);  // of FP8 attention, which is not used
     if (!k) k = both;
     if (!v) v = both;
     if (!k && !v) without = base + "k_scale", ++bare;
@@ -85,6 +90,7 @@ Scales find_scales(const qe_model& m) {
     fill(k, out.k);
     fill(v, out.v);
   }
+  if (fault) std::rethrow_exception(fault);
   if (bare && out.from_checkpoint) out.notes.push_back(qe::format("%s and its v_scale are missing, as in %d of %d layers; scale 1.0 is used there", without.c_str(), bare, m.layers));
   if (copied) out.notes.push_back(qe::format("%s has no partner in %d layers; its value is used for both k and v", only_v.c_str(), copied));
   if (zeros) out.notes.push_back(qe::format("%s is 0; scale 1.0 is used in its place (%d values)", zero.c_str(), zeros));

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <random>
+#include <set>
 
 #include "tests/support/mock_host.hpp"
 #include "tests/support/paths.hpp"
@@ -178,6 +179,22 @@ TEST(KvFp8, BadScalesAreRefusedByName) {
   refused({0}, "model.layers.0.self_attn.k_zero_point");
 }
 
+// The host takes what is looked at for the cache's: a scale that was passed over would be reported as nobody's.
+TEST(KvFp8, AFaultDoesNotEndTheSearch) {
+  Cache c;
+  for (const char* which : {"k_scale", "v_scale"})
+    for (int l = 0; l < kLayers; ++l) c.host.add("model.layers." + std::to_string(l) + ".self_attn." + which, QE_F32, {1}, std::vector<float>{l == 0 && *which == 'k' ? NAN : 1.0f});
+  static std::set<std::string, std::less<>> seen;
+  static auto* const look = c.host.table.tensor;
+  c.host.table.tensor = [](void* host, qe_ckpt ckpt, qe_str name, qe_tensor* out) noexcept {
+    seen.emplace(name.p, name.n);
+    return look(host, ckpt, name, out);
+  };
+  c.open();
+  EXPECT_STREQ(c.error.subject, "model.layers.0.self_attn.k_scale");
+  for (const auto& t : c.host.tensors) EXPECT_TRUE(seen.contains(t.first)) << t.first;
+}
+
 TEST(KvFp8, WithoutScalesItSaysSo) {
   Cache c;
   c.open();
@@ -186,6 +203,10 @@ TEST(KvFp8, WithoutScalesItSaysSo) {
   EXPECT_EQ(c.plugin->detect(&c.model, why), 0);
   c.host.config["kv_cache_scheme"] = {{"num_bits", 8}, {"type", "float"}};
   EXPECT_GE(c.plugin->detect(&c.model, why), 600);
+  c.host.config["kv_cache_scheme"] = "FP8";
+  EXPECT_GE(c.plugin->detect(&c.model, why), 600);
+  c.host.config["kv_cache_scheme"] = "INT8";
+  EXPECT_EQ(c.plugin->detect(&c.model, why), 0);
 }
 
 // Scales of some layers alone are likelier a damaged file than a wish.
