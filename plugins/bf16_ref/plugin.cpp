@@ -12,10 +12,20 @@ struct Plugin : qe::Linears<Plugin, F32, F16, BF16> {
   static constexpr int kDtypes[] = {QE_F32, QE_F16, QE_BF16};
 
   static int detect(const qe_model& m, qe::Reason& why) {
-    const std::string method = qe::Config(m.cfg).str("quant_method");
+    const qe::Config c(m.cfg);
+    const std::string method = c.str("quant_method");
     if (method.empty() || method == "none") return why("the checkpoint is not quantized"), 1000;
     // Where only the KV cache is quantized, the weights are as they were.
-    if (qe::Config(m.cfg).size("config_groups") == 0) return why("no config_groups: the weights are not quantized"), 900;
+    if (const std::int64_t groups = c.size("config_groups"); groups >= 0) {
+      bool weights = false;
+      for (std::int64_t i = 0; i < groups; ++i) {
+        const std::string group = "config_groups.#" + std::to_string(i);
+        weights |= c.has((group + ".weights").c_str()) || !c.has((group + ".targets").c_str());  // or the name of a scheme
+      }
+      if (!weights) return why("no config_groups with weights: they are not quantized"), 900;
+    } else if (c.has("kv_cache_quant_algo") && !c.has("quant_algo")) {
+      return why("no quant_algo: the weights are not quantized"), 900;
+    }
     return why("quant_method is %s; this plugin takes the layers that others leave in 16 or 32 bits", method.c_str()), 0;
   }
 
