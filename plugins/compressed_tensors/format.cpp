@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "shared/config_view.hpp"
+#include "shared/zero_points.hpp"
 
 namespace qengine::ct {
 namespace {
@@ -197,7 +198,7 @@ packed::ByteMatrix bind_bytes(qe::Io& io, const qe::Part& p, const Module& modul
   } else {
     m.q = static_cast<const std::uint8_t*>(io.tensor(p, "weight", qe::dtype_bit(QE_I8), {m.n, m.k}).data);
     m.scale = int8_scales(io, p, module);
-    io.tensor(p, "weight_zero_point", qe::dtype_bit(QE_I8), {}, qe::Need::optional, -1);
+    packed::require_no_offset(io, p, "weight_zero_point");
   }
   bind_input(io, p, module, m.activation);
   return m;
@@ -211,7 +212,8 @@ Int8ZeroSource bind_int8_zero(qe::Io& io, const qe::Part& p, const Module& modul
   m.q = static_cast<const std::uint8_t*>(io.tensor(p, "weight", qe::dtype_bit(QE_I8), {m.n, m.k}).data);
   m.scale = int8_scales(io, p, module);
   const bool zeros = !module.weights.symmetric;
-  const qe_tensor z = io.tensor(p, "weight_zero_point", qe::dtype_bit(QE_I8), {}, zeros ? qe::Need::required : qe::Need::optional, -1);
+  if (!zeros) packed::require_no_offset(io, p, "weight_zero_point");
+  const qe_tensor z = zeros ? io.tensor(p, "weight_zero_point", qe::dtype_bit(QE_I8), {}, qe::Need::required, -1) : qe_tensor{};
   if (zeros && io.loading() && packed::elements(z) != m.scale.count)
     throw qe::Error(QE_E_CHECKPOINT, qe::Io::join(p, "weight_zero_point"),
                     qe::format("has %lld values, the scales have %lld", static_cast<long long>(packed::elements(z)), static_cast<long long>(m.scale.count)));

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "shared/zero_points.hpp"
+
 namespace qengine::packed {
 namespace {
 
@@ -177,6 +179,16 @@ IntMatrix bind_pack_quantized(qe::Io& io, const qe::Part& part, const PackedModu
       m.zeros = IntMatrix::Zeros::kByGroup;
       m.z = {bytes(io.tensor(part, "weight_zero_point", i32, {words(packing, m.bits, m.n), m.groups})), 4, 4 * m.groups, packing};
     }
+  } else if (zeros_found && zeros_found->dtype == QE_I32) {
+    // Packed like those of asymmetric weights: half of the range, which stands for zero.
+    const PackedFields z{bytes(io.tensor(part, "weight_zero_point", i32, {words(packing, m.bits, m.n), m.groups}, qe::Need::optional)), 4, 4 * m.groups, packing};
+    for (std::int64_t g = 0; io.loading() && g < m.groups; ++g)
+      for (std::int64_t n = 0; n < m.n; ++n)
+        if (get_field(z, m.bits, g, n) != m.zero_constant)
+          throw qe::Error(QE_E_CHECKPOINT, name("weight_zero_point"), "holds zero points, though symmetric is true",
+                          "symmetric in quantization_config is not what the tensors were made with");
+  } else if (zeros_found) {
+    require_no_offset(io, part, "weight_zero_point");
   }
 
   const bool needs_index = w.actorder == QuantArgs::Actorder::kGroup && m.groups > 1;

@@ -423,5 +423,35 @@ TEST_P(PackQuantized, GivesScaleTimesCodeMinusZero) {
   expect_weights(plugin, host, kName, QE_ROLE_UP, w);
 }
 
+// Some writers store zero points of symmetric weights: half of the range, or nothing.
+TEST(PackQuantizedZeroPoints, OfSymmetricWeightsMustStandForZero) {
+  const std::int64_t n = 40, k = 64;
+  const auto refused = [&](std::int32_t dtype, std::vector<std::int64_t> shape, auto values) -> std::string {
+    MockHost host;
+    const nlohmann::ordered_json args = {{"num_bits", 4}, {"type", "int"}, {"symmetric", true}, {"strategy", "group"}, {"group_size", 32}};
+    host.config = {{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}, {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", args}}}}}};
+    const Words words = pack_rows(random_codes(n * k, 4, 3), n, k, [](const Codes& row) { return pack_stream(row, 4); });
+    host.add(kName + ".weight_packed", QE_I32, {n, k / 8}, words);
+    Scales(QE_BF16, n * 2, 5).add(host, kName + ".weight_scale", {n, 2});
+    host.add(kName + ".weight_zero_point", dtype, std::move(shape), values);
+    LoadedPlugin plugin(library(), host);
+    TestLayer layer(host, {{kName, QE_ROLE_UP, n}}, k);
+    try {
+      plugin.load(layer);
+    } catch (const PluginFailure& e) {
+      return e.subject;
+    }
+    return "";
+  };
+  std::vector<std::int8_t> bytes(n * 2, 0);
+  EXPECT_EQ(refused(QE_I8, {n, 2}, bytes), "");
+  bytes[7] = 1;
+  EXPECT_EQ(refused(QE_I8, {n, 2}, bytes), kName + ".weight_zero_point");
+  std::vector<std::uint32_t> packed(n / 8 * 2, 0x88888888u);
+  EXPECT_EQ(refused(QE_I32, {n / 8, 2}, packed), "");
+  packed[3] = 0x88878888u;
+  EXPECT_EQ(refused(QE_I32, {n / 8, 2}, packed), kName + ".weight_zero_point");
+}
+
 }  // namespace
 }  // namespace qengine::test
