@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "shared/config_view.hpp"
+#include "shared/zero_points.hpp"
 
 namespace qengine::fp8 {
 namespace {
@@ -59,6 +60,11 @@ std::int64_t scale_values(const qe_model& model, std::string_view name, const ch
   return t ? packed::elements(*t) : -1;
 }
 
+// The first of two spellings that is there; neither: the first.
+const char* spelled(const qe_model& model, std::string_view name, const char* one, const char* other) {
+  return scale_values(model, name, one) < 0 && scale_values(model, name, other) > 0 ? other : one;
+}
+
 // quant_method fp8
 struct Fp8Config {
   std::string scheme, problem;
@@ -94,15 +100,16 @@ Module describe_fp8(const qe_model& model, std::string_view name, int role) {
   Module m;
   if (f.block[0] > 0) {
     m.grid = Grid::kBlock;
-    m.scale_name = "weight_scale_inv";
-    if (model.ckpt && scale_values(model, name, "weight_scale_inv") < 0 && scale_values(model, name, "weight_scale") > 0) m.scale_name = "weight_scale";
+    m.scale_name = spelled(model, name, "weight_scale_inv", "weight_scale");
     m.block_n = f.block[0];
     m.block_k = f.block[1];
     m.activation.kind = qe::Activation::e4m3_group;
     m.activation.group = static_cast<std::int32_t>(f.block[1]);
     m.scheme = qe::format("fp8_block%lldx%lld", static_cast<long long>(f.block[0]), static_cast<long long>(f.block[1]));
   } else {
-    m.grid = scale_values(model, name, "weight_scale") > 1 ? Grid::kRow : Grid::kTensor;
+    m.scale_name = spelled(model, name, "weight_scale", "weight_scale_inv");
+    m.input_name = spelled(model, name, "input_scale", "activation_scale");
+    m.grid = scale_values(model, name, m.scale_name) > 1 ? Grid::kRow : Grid::kTensor;
     m.static_input = !f.dynamic;
     m.activation.kind = f.dynamic ? qe::Activation::e4m3_token : qe::Activation::e4m3_static;
     m.scheme = m.grid == Grid::kRow ? "fp8_per_channel" : "fp8_per_tensor";
@@ -195,6 +202,7 @@ Module describe_fbgemm(const qe_model& model) {
   Module m;
   m.grid = Grid::kRow;
   m.activation.kind = qe::Activation::e4m3_token;
+  m.bound_name = "input_scale_ub";
   m.activation.bound = static_cast<float>(qe::Config(model.cfg).f64("activation_scale_ub", 1200.0));
   m.scheme = "fp8_per_channel";
   return m;
@@ -262,15 +270,21 @@ packed::ByteMatrix bind(qe::Io& io, const qe::Part& part, const Module& module) 
     case Grid::kGroup: {
       const std::int64_t a = ceil_div(m.n, module.block_n), b = ceil_div(m.k, module.block_k);
       const std::uint64_t types = packed::kScaleFloats | qe::dtype_bit(QE_E8M0) | qe::dtype_bit(QE_U8);
-      t = module.modelopt_block ? io.tensor(part, module.scale_name, types, {a, 1, b, 1}) : io.tensor(part, module.scale_name, types, {a, b});
+      const auto stored = io.look(name);
+      t = module.modelopt_block && !(stored && stored->rank == 2) ? io.tensor(part, module.scale_name, types, {a, 1, b, 1}) : io.tensor(part, module.scale_name, types, {a, b});
       s = {t.data, t.dtype, module.block_n, module.block_k, b, a * b};
       break;
     }
     case Grid::kNone: break;
   }
-  const float input = module.static_input ? packed::one_number(io, part, "input_scale") : packed::one_number(io, part, "input_scale", qe::Need::optional);
+  const float input = packed::one_number(io, part, module.input_name, module.static_input ? qe::Need::required : qe::Need::optional);
   if (module.static_input) m.activation.scale = input;
-  if (io.loading()) packed::require_scales(s, name, s.dtype == QE_E8M0 || s.dtype == QE_U8);
+  if (module.bound_name) m.activation.bound = packed::one_number(io, part, module.bound_name, qe::Need::optional, m.activation.bound);
+  for (const char* zeros : {"weight_zero_point", "input_zero_point"}) packed::require_no_offset(io, part, zeros);
+  if (!io.loading()) return m;
+  packed::require_scales(s, name, s.dtype == QE_E8M0 || s.dtype == QE_U8);
+  if (module.grid == Grid::kTensor && s.at(0) == 0 && std::any_of(m.q, m.q + m.n * m.k, [](std::uint8_t code) { return (code & 0x7f) != 0; }))
+    throw qe::Error(QE_E_CHECKPOINT, name, "is 0, and the weights are not", "the file is damaged or the quantizer failed");
   return m;
 }
 

@@ -2,10 +2,11 @@
 //
 //   dialect                      weight          scale                                  activations
 //   quant_method fp8             P.weight        P.weight_scale [] [1] [N]              static: P.input_scale; dynamic: per token
+//     by transformers            P.weight        P.weight_scale_inv [] [1] [N]          static: P.activation_scale
 //     with weight_block_size     P.weight        P.weight_scale_inv [ceil(N/b), ceil(K/b)]    dynamic, per b inputs
 //   compressed-tensors           P.weight        P.weight_scale [1] | [N, 1] | blocks | [N, K/g]   as config_groups says
 //   modelopt                     P.weight        P.weight_scale [] | [N] | [a, 1, b, 1]  P.input_scale or per token
-//   fbgemm_fp8                   P.weight        P.weight_scale [N, 1]                  per token, amax bounded
+//   fbgemm_fp8                   P.weight        P.weight_scale [N, 1]                  per token, amax bounded; P.input_scale_ub
 //
 // W[n,k] = e4m3(weight[n,k]) * scale, one rounding; weight_scale_inv multiplies too, in spite of its name.
 // Sources: vllm-project/vllm quantization/fp8.py, modelopt.py, fbgemm_fp8.py; compressed-tensors quant_scheme.py.
@@ -25,8 +26,10 @@ struct Module {
   std::string reason;          // when kNone
   std::string note;            // when ours: what of the scheme is left out
   const char* scale_name = "weight_scale";
+  const char* input_name = "input_scale";
+  const char* bound_name = nullptr;  // where the file may hold the bound of the activations
   std::int64_t block_n = 1, block_k = 0;  // kBlock, kGroup
-  bool modelopt_block = false;            // scales of rank 4: [a, 1, b, 1]
+  bool modelopt_block = false;            // scales of rank 4: [a, 1, b, 1], or of rank 2
   bool static_input = false;
   qe::Activation activation;
   std::string scheme;  // "fp8_block128x128"
