@@ -15,7 +15,6 @@
 #include "apps/qengine/dummy_setup.hpp"
 #include "apps/qengine/model_setup.hpp"
 #include "apps/qengine/step_bytes.hpp"
-#include "core/base/read_bandwidth.hpp"
 #include "core/base/thread_pool.hpp"
 #include "core/load_test/serving_metrics.hpp"
 
@@ -213,8 +212,7 @@ int run(const Invocation& in) {
   }
   const bool interrupted = GracefulStop::requested();
   const std::uint64_t peak = engine->memory().peak_rss_bytes;  // before the measurement below adds its own
-  const bool cpu = !options.device.starts_with("cuda") && !engine->options().device.starts_with("cuda");
-  const double bandwidth = cpu ? read_bandwidth(threads) : 0;
+  const double bandwidth = engine->read_bandwidth();
   for (std::size_t i = 0; i < results.size(); ++i)
     if (bandwidth > 0 && decode_steps[i] > 0) results[i]["bandwidth_share"] = results[i]["bytes_per_token"].get<double>() * decode_steps[i] / bandwidth;
 
@@ -247,8 +245,9 @@ int run(const Invocation& in) {
                     r.contains("bandwidth_share") ? (std::to_string(static_cast<int>(std::lround(100 * r["bandwidth_share"].get<double>()))) + " %").c_str() : "-");
       print(line);
     }
-    std::snprintf(line, sizeof line, "\nmedian (p10-p90); share: of the read bandwidth, %.1f GB/s on %d threads\nloaded in %.2f s, peak memory %s, %s of weights read a step\n", bandwidth / 1e9, threads,
-                  engine->load_seconds(), size_text(static_cast<double>(peak)).c_str(), size_text(static_cast<double>(weights)).c_str());
+    const std::string& where = engine->options().device;
+    std::snprintf(line, sizeof line, "\nmedian (p10-p90); share: of the read bandwidth, %.1f GB/s on %s\nloaded in %.2f s, peak memory %s, %s of weights read a step\n", bandwidth / 1e9,
+                  where.starts_with("cuda") ? where.c_str() : (std::to_string(threads) + " threads").c_str(), engine->load_seconds(), size_text(static_cast<double>(peak)).c_str(), size_text(static_cast<double>(weights)).c_str());
     print(line);
     for (const Json& r : results) {
       const Json& l = r["latency_s"];

@@ -6,7 +6,6 @@
 #include "apps/qengine/dummy_setup.hpp"
 #include "apps/qengine/model_setup.hpp"
 #include "apps/qengine/step_bytes.hpp"
-#include "core/base/read_bandwidth.hpp"
 #include "core/base/thread_pool.hpp"
 
 namespace qengine {
@@ -89,15 +88,14 @@ int run(const Invocation& in) {
 
   const MemoryReport memory = engine->memory();
   const EngineStats stats = engine->stats();
-  const bool cpu = !engine->options().device.starts_with("cuda");
   const int threads = options.threads > 0 ? options.threads : ThreadPool::physical_cores();
   Json levels = outcome.levels;
   double bandwidth = 0;
-  if (plan.articles && cpu) {
-    bandwidth = read_bandwidth(threads);
+  if (plan.articles) {
+    bandwidth = engine->read_bandwidth();
     const double weights = static_cast<double>(weight_bytes_per_step(*engine)), kv = kv_bytes_per_token(*engine);
     for (Json& l : levels) {
-      if (!l.contains("itl_ms") || l["itl_ms"]["median"].get<double>() <= 0) continue;
+      if (bandwidth <= 0 || !l.contains("itl_ms") || l["itl_ms"]["median"].get<double>() <= 0) continue;
       const double bytes = weights + kv * l["concurrency"].get<double>() * (static_cast<double>(plan.input_len) + static_cast<double>(plan.output_len) / 2);
       l["bytes_per_step"] = static_cast<std::uint64_t>(bytes);
       l["bandwidth_share"] = bytes * 1e3 / l["itl_ms"]["median"].get<double>() / bandwidth;

@@ -63,6 +63,7 @@ Json Engine::kv_report() const { return impl_->kv_report; }
 const std::vector<std::pair<std::string, double>>& Engine::load_phases() const { return impl_->load_phases; }
 
 DeviceMemory Engine::device_memory() const { return impl_->device_memory(); }
+double Engine::read_bandwidth() const { return impl_->read_bandwidth(); }
 
 MemoryReport Engine::memory() const {
   return {impl_->weights_bytes, impl_->runner->kv_bytes(), impl_->runner->workspace_bytes() + static_cast<std::uint64_t>(impl_->runner->max_logit_rows() * impl_->config.vocab_size) * sizeof(float), peak_rss()};

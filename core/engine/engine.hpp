@@ -141,6 +141,9 @@ class Engine {
   const std::vector<std::pair<std::string, double>>& load_phases() const;
   MemoryReport memory() const;
   DeviceMemory device_memory() const;  // [any]
+  // Bytes a second that the memory of the weights is read at, measured now, which takes under a second; 0 when a GPU has no
+  // memory left to measure in. [any], when no request runs.
+  double read_bandwidth() const;
   EngineStats stats() const;  // [any]
   // Forgets every prefix: running requests keep their blocks, but no new one joins them. Waits for the step that runs.
   void drop_prefix_cache();

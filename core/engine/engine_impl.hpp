@@ -31,6 +31,7 @@ struct Engine::Impl {
   double load_seconds = 0;
   std::vector<std::pair<std::string, double>> load_phases;
   std::function<DeviceMemory()> device_memory;
+  std::function<double()> read_bandwidth;
   bool f16 = false;  // activations are rounded to float16
   LiveRequest::Setup setup;
 

@@ -3,6 +3,7 @@
 
 #include "core/base/code_pages.hpp"
 #include "core/base/log.hpp"
+#include "core/base/read_bandwidth.hpp"
 #include "core/engine/cpu_runner.hpp"
 #include "core/engine/load.hpp"
 #include "core/kv/kv_size.hpp"
@@ -62,6 +63,7 @@ LoadedDevice load_on_cpu(Engine::Impl& s, const std::function<void(double)>& pro
   s.load_phases.emplace_back("read", seconds_since(reading));
   log("engine").info("Loading weights took {:.2f} seconds", s.load_phases.back().second);
   s.device_memory = [] { return DeviceMemory{.total = static_cast<std::uint64_t>(total_memory()), .free = static_cast<std::uint64_t>(free_memory())}; };
+  s.read_bandwidth = [threads = s.pool->threads()] { return read_bandwidth(threads); };
   s.weights_bytes = weights.bytes();
 
   const auto num_blocks = static_cast<std::int32_t>(size.num_blocks);

@@ -8,6 +8,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/log.hpp"
+#include "core/device/cuda_check.hpp"
 #include "core/engine/cuda_runner.hpp"
 #include "core/engine/load.hpp"
 #include "core/kv/kv_size.hpp"
@@ -86,6 +87,19 @@ LoadedDevice load_on_gpu(Engine::Impl& s, const GpuInfo& info, const std::functi
   log("engine").info("Loading weights took {:.2f} seconds", s.load_phases.back().second);
   s.device_memory = [&gpu] {
     return DeviceMemory{gpu.total_bytes(), gpu.free_bytes(), gpu.ledger().held(MemoryOwner::kGraphs), gpu.ledger().held(MemoryOwner::kLoading), gpu.bytes_at_open()};
+  };
+  s.read_bandwidth = [&gpu] {
+    constexpr std::uint64_t kBytes = 512ull << 20;
+    const std::lock_guard turn(gpu.turn());
+    double bytes_s = 0;
+    cuda_check(cudaSetDevice(gpu.info().device.ordinal), "choosing the device");
+    if (void* zeros = gpu.try_alloc(kBytes, MemoryOwner::kWorkspace)) {
+      gpu.zero(zeros, kBytes);
+      const cudaError_t status = cuda::read_bandwidth(zeros, kBytes, static_cast<cudaStream_t>(gpu.stream()), &bytes_s);
+      gpu.free(zeros);
+      cuda_check(status, "measuring the memory's bandwidth");
+    }
+    return bytes_s;
   };
   s.weights_bytes = weights.bytes();
 

@@ -178,4 +178,9 @@ struct Advance {
 };
 cudaError_t advance(const Advance& a, At at);
 
+// ---- measuring -------------------------------------------------------------------------------------
+// The most bytes a second that the whole device reads of `zeros`, device memory that is all zeros; 0 when it is too small to
+// tell. `bytes`: several times the L2 cache. Waits.
+cudaError_t read_bandwidth(void* zeros, std::uint64_t bytes, cudaStream_t stream, double* bytes_s);
+
 }  // namespace qengine::cuda
