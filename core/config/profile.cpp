@@ -310,7 +310,9 @@ class Reader {
 // For an object out of a request; what TOML cannot hold is an error there.
 void to_toml(const nlohmann::ordered_json& j, toml::table& out, const std::string& name) {
   const auto refuse = [&](const std::string& key) { throw Error("E102", name + ": " + key + " is neither a text, a number, a truth value, a list of these, nor an object"); };
-  for (const auto& [key, v] : j.items()) {
+  for (const auto& item : j.items()) {
+    const std::string& key = item.key();  // clang before 16 lets no lambda capture a structured binding
+    const auto& v = item.value();
     const auto leaf = [&](const nlohmann::ordered_json& x, auto&& take) {
       if (x.is_string()) take(x.get<std::string>());
       else if (x.is_boolean()) take(x.get<bool>());

@@ -15,6 +15,7 @@
 #include <ctime>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -306,26 +307,30 @@ void OpenAiClient::cancel_all() {
 }
 
 std::pair<int, std::string> OpenAiClient::call(const std::string& method, const std::string& path, const std::string& body) {
-  std::promise<std::pair<int, std::string>> promise;
+  struct Answer {
+    int status = 0;
+    std::string body;
+    std::optional<std::string> error;  // its text: the exception itself stays on its thread
+  };
+  std::promise<Answer> promise;
   auto future = promise.get_future();
-  const auto fetch = [](Impl* impl, http::verb verb, std::string where, std::string what, std::promise<std::pair<int, std::string>>* out) -> asio::awaitable<void> {
+  const auto fetch = [](Impl* impl, http::verb verb, std::string where, std::string what, std::promise<Answer>* out) -> asio::awaitable<void> {
+    Answer answer;
     try {
-      std::pair<int, std::string> answer{0, {}};
-      const auto take = [&](int status, std::string_view piece) { answer.first = status, answer.second.append(piece); };
+      const auto take = [&](int status, std::string_view piece) { answer.status = status, answer.body.append(piece); };
       auto r = impl->request(verb, where, std::move(what));
       if (impl->options.url.tls) co_await impl->exchange<Tls>(std::move(r), take);
       else co_await impl->exchange<Tcp>(std::move(r), take);
-      out->set_value(std::move(answer));
-    } catch (...) {
-      out->set_exception(std::current_exception());
+    } catch (const std::exception& e) {
+      answer.error = e.what();
     }
+    out->set_value(std::move(answer));
   };
   impl_->spawn([&] { return fetch(impl_.get(), method == "POST" ? http::verb::post : http::verb::get, path, body, &promise); });
-  try {
-    return future.get();
-  } catch (const std::exception& e) {
-    throw Error("E505", "cannot reach " + std::string(impl_->options.url.tls ? "https://" : "http://") + impl_->authority() + ": " + e.what()).hint("is the server running, and is the address right?");
-  }
+  Answer answer = future.get();
+  if (answer.error)
+    throw Error("E505", "cannot reach " + std::string(impl_->options.url.tls ? "https://" : "http://") + impl_->authority() + ": " + *answer.error).hint("is the server running, and is the address right?");
+  return {answer.status, std::move(answer.body)};
 }
 
 double OpenAiClient::cpu_seconds() const {

@@ -114,7 +114,7 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
     if (dead_) return;
     dead_ = true;
     beast::error_code ec;
-    timer_.cancel();
+    no_deadline();
     socket_.shutdown(Socket::shutdown_both, ec);
     socket_.close(ec);
     end_exchange(/*client_gone=*/true);
@@ -136,9 +136,14 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
 
   void expire_in(int s, void (Connection::*what)()) {
     timer_.expires_after(seconds(s));
-    timer_.async_wait([self = shared_from_this(), what](beast::error_code ec) {
-      if (!ec && !self->dead_) ((*self).*what)();
+    timer_.async_wait([self = shared_from_this(), what, which = ++deadline_](beast::error_code ec) {
+      // One that had run out when it was moved comes without an error: what it waited for has come, and is not late.
+      if (!ec && which == self->deadline_ && !self->dead_) ((*self).*what)();
     });
+  }
+  void no_deadline() {
+    ++deadline_;
+    timer_.cancel();
   }
 
   void header_timeout() {
@@ -206,7 +211,7 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
     if (parser_->is_done()) return have_request();
     expire_in(server_.options.body_timeout_s, &Connection::body_timeout);
     bhttp::async_read_some(socket_, buffer_, *parser_, [self = shared_from_this()](beast::error_code ec, std::size_t) {
-      if (self->dead_) return;
+      if (self->dead_ || self->answered_early_) return;
       if (ec == bhttp::error::body_limit) return self->refuse(self->too_large());
       if (ec == bhttp::error::end_of_stream || ec == bhttp::error::partial_message || ec == asio::error::eof) return self->close();
       if (ec && ec.category() == make_error_code(bhttp::error::bad_method).category())
@@ -241,6 +246,7 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
   Impl& server_;
   Socket socket_;
   asio::steady_timer timer_;
+  std::uint64_t deadline_ = 0;  // which one timer_ waits for
   std::string remote_;
   bool by_admin_socket_;
   beast::flat_buffer buffer_;
@@ -352,7 +358,7 @@ std::string chunk(const std::string& data) {
 }  // namespace
 
 void HttpServer::Impl::Connection::have_request() {
-  timer_.cancel();
+  no_deadline();
   request_.body = std::move(parser_->get().body());
   auto state = std::make_shared<ExchangeImpl>();
   state->connection = weak_from_this();
@@ -422,7 +428,7 @@ void HttpServer::Impl::Connection::wrote(beast::error_code ec, std::size_t) {
   writing_ = false;
   if (dead_) return;
   if (ec) return close();
-  timer_.cancel();
+  no_deadline();
   sending_.clear();
   if (const auto s = exchange_state_) {
     std::size_t left = 0;
@@ -443,15 +449,16 @@ void HttpServer::Impl::Connection::after_answer() {
   end_exchange(false);
   answer_queued_ = false;
   if (answered_early_) {
-    answered_early_ = false;
     if (!keep_alive_) {
-      // Let the client read the refusal: take what it still sends for a moment before closing.
+      // Let the client read the refusal: take what it still sends for a moment before closing. answered_early_ stays: the rest of
+      // what was refused for coming too late is no request.
       beast::error_code ec;
       socket_.shutdown(Socket::shutdown_send, ec);
       expire_in(1, &Connection::write_timeout);
       drain_input();
       return;
     }
+    answered_early_ = false;
   }
   if (!keep_alive_ || server_.draining) return close();
   read_header(false);

@@ -65,7 +65,9 @@ std::string talk(std::string_view bytes, bool leave) {
       sending = false;
     }
     pollfd p{fd, static_cast<short>(POLLIN | (sending ? POLLOUT : 0)), 0};
-    require(::poll(&p, 1, 10'000) > 0);  // a connection that hangs
+    int ready;
+    while ((ready = ::poll(&p, 1, 10'000)) < 0 && errno == EINTR) {}  // the timer of libFuzzer's -timeout
+    require(ready > 0);                                               // else a connection hangs
     if (p.revents & POLLIN) {
       const ssize_t n = ::recv(fd, buffer, sizeof buffer, 0);
       if (n <= 0) break;

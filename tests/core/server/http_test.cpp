@@ -63,6 +63,7 @@ struct Fixture : ::testing::Test {
     server = std::make_unique<HttpServer>(
         o, [](const Request& r) -> std::optional<Response> {
           if (r.path == "/refused") return Response{403, {}, "no"};
+          if (r.path == "/busy") std::this_thread::sleep_for(std::chrono::milliseconds(1500));
           return std::nullopt;
         },
         [this](Request r, std::shared_ptr<Exchange> x) {
@@ -153,6 +154,36 @@ TEST_F(Http, AClientThatLeavesIsNoticed) {
   wait_for([&] { return closed == 1; });
   EXPECT_EQ(closed, 1);
   EXPECT_TRUE(hanging->closed());
+}
+
+// The server's thread may be late itself, and then sees a request and its deadline at once.
+TEST_F(Http, ARequestThatCameInTimeIsAnsweredByALateServerToo) {
+  Options o;
+  o.header_timeout_s = 1;
+  open(o);
+  for (const std::string body : {"", "body"}) {
+    Client busy(server->port()), c(server->port());
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // both are accepted
+    busy.send("GET /busy HTTP/1.1\r\nHost: x\r\n\r\n");
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    c.send("POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    const std::string text = c.read_until("POST " + body);
+    EXPECT_TRUE(text.starts_with("HTTP/1.1 200") && text.ends_with("POST " + body)) << text;
+  }
+}
+
+TEST_F(Http, WhatIsLeftOfARequestThatWasRefusedForBeingLateIsNoRequest) {
+  Options o;
+  o.header_timeout_s = o.body_timeout_s = 1;
+  open(o);
+  for (const auto& [first, rest] : {std::pair<const char*, const char*>{"GET /a HTTP/1.1\r\nHo", "st: x\r\n\r\n"}, {"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\nbo", "dy"}}) {
+    Client c(server->port());
+    c.send(first);
+    EXPECT_EQ(c.read_until("in time").substr(9, 3), "408");
+    c.send(rest);
+    EXPECT_EQ(c.read_until("never"), "");
+  }
+  EXPECT_EQ(seen, 0);
 }
 
 TEST_F(Http, TooManyConnectionsAreToldSo) {
