@@ -189,6 +189,24 @@ TEST(Pipes, AnOutputThatCannotBeWrittenIsSaid) {
     }
 }
 
+// Requests that still run when their command fails: they end before what their answers are written to is gone.
+TEST(Run, AFailureInTheMiddleOfAnswersEndsThemFirst) {
+  NEED_MODEL();
+  std::string args = (test::binary_dir() / "bin/qengine").string() + " run " + model() + " --max-tokens 900 --temperature 0 --ignore-eos";
+  for (int i = 0; i < 8; ++i) args += " --prompt 'The server'";
+  for (int i = 0; i < 3; ++i) {
+    const auto full = run({.args = {"-c", args + " >/dev/full"}, .program = "/bin/sh"});
+    EXPECT_EQ(full.code, 2);
+    EXPECT_EQ(full.err.substr(0, 5), "E108 ");
+    std::string ids = "1";
+    for (int j = 0; j < 200; ++j) ids += ",1";
+    const auto one_too_long = run({.args = {"-c", args + " --prompt-ids " + ids}, .program = "/bin/sh"});
+    EXPECT_NE(one_too_long.code, 0);
+    EXPECT_EQ(one_too_long.err.substr(0, 5), "E502 ");
+    EXPECT_EQ(one_too_long.out, "");
+  }
+}
+
 TEST(Signals, AnInterruptPrintsWhatThereIsAndExits130) {
   NEED_MODEL();
   // Enough work that the signal comes while there is some left.
