@@ -71,6 +71,9 @@ async def main():
     ended = errors = 0
     for t in tasks:
         status, _, data = await t
+        if status == 200 and b'"error"' in data:
+            chunks, done = events(data)
+            check(done and ["error" in c for c in chunks].index(True) == len(chunks) - 1, f"deadline: an answer that goes on behind its error: {data[-300:]}")
         if status == 503 or b'"error"' in data: errors += 1
         elif events(data)[1]: ended += 1
     status = await asyncio.to_thread(s.process.wait, 60)
