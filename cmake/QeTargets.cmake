@@ -28,6 +28,14 @@ add_library(qe_warnings INTERFACE)
 target_compile_options(qe_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wno-missing-field-initializers>)
 
+# qe_patience(120 seconds): what a test may take, in `seconds`; everything is slower under a sanitizer.
+function(qe_patience seconds out)
+  if(QE_SANITIZE)
+    math(EXPR seconds "${seconds} * 6")
+  endif()
+  set(${out} ${seconds} PARENT_SCOPE)
+endfunction()
+
 if(QE_SANITIZE)
   add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${QE_SANITIZE};-fno-omit-frame-pointer;-g1>")
   add_link_options(-fsanitize=${QE_SANITIZE})
@@ -74,5 +82,6 @@ function(qe_add_test name)
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 120)
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT})
+  qe_patience(${A_TIMEOUT} seconds)
+  set_tests_properties(${name} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${seconds})
 endfunction()

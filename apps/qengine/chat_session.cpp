@@ -10,6 +10,7 @@
 
 #include "apps/qengine/line_editor.hpp"
 #include "apps/qengine/model_setup.hpp"
+#include "apps/qengine/settle.hpp"
 
 namespace qengine {
 namespace {
@@ -53,7 +54,7 @@ Turn answer(Engine& engine, std::vector<std::int32_t> prompt, SamplingParams sam
     finished = o.finish != FinishReason::kNone;
     changed.notify_one();
   };
-  const RequestId id = engine.submit(std::move(r));
+  Settle settle(engine, {engine.submit(std::move(r))}, mutex, changed, [&] { return !finished; });
   bool cancelled = false;
   for (std::unique_lock lock(mutex); !finished || !fresh.empty();) {
     if (fresh.empty()) changed.wait_for(lock, std::chrono::milliseconds(50));
@@ -61,7 +62,7 @@ Turn answer(Engine& engine, std::vector<std::int32_t> prompt, SamplingParams sam
     const bool cancel = GracefulStop::requested() && !cancelled;
     lock.unlock();
     if (!piece.empty()) print(piece);
-    if (cancel) engine.cancel(id), cancelled = true;
+    if (cancel) settle.cancel(), cancelled = true;
     lock.lock();
     turn.text += piece;
   }

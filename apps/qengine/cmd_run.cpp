@@ -12,6 +12,7 @@
 #include "apps/qengine/command.hpp"
 #include "apps/qengine/dummy_setup.hpp"
 #include "apps/qengine/model_setup.hpp"
+#include "apps/qengine/settle.hpp"
 
 namespace qengine {
 namespace {
@@ -153,7 +154,7 @@ int run(const Invocation& in) {
   std::mutex mutex;
   std::condition_variable changed;
   std::size_t running = answers.size();
-  std::vector<RequestId> requests;
+  std::vector<Request> requests;
   for (Answer& a : answers) {
     Request r;
     r.prompt = a.prompt;
@@ -177,8 +178,9 @@ int run(const Invocation& in) {
       }
       changed.notify_one();
     };
-    requests.push_back(engine->submit(std::move(r)));
+    requests.push_back(std::move(r));
   }
+  Settle settle(*engine, engine->submit(std::move(requests)), mutex, changed, [&] { return running > 0; });  // all, or none and an error
 
   // Text streams in the order of the prompts; a later answer waits until those before it are whole.
   const bool headings = answers.size() > 1 && !json;
@@ -188,7 +190,7 @@ int run(const Invocation& in) {
     if (GracefulStop::requested() && !cancelled) {
       cancelled = true;
       lock.unlock();
-      for (const RequestId id : requests) engine->cancel(id);
+      settle.cancel();
       lock.lock();
     }
     Answer& a = answers[current];

@@ -137,8 +137,11 @@ void Generation::run() {
     r.on_output = [weak = weak_from_this(), service = &service_, which = i + epoch_ * choices_.size()](const Output& o) { service->output(weak, which, o); };
     try {
       const RequestId id = backend_->engine->submit(std::move(r));
-      const std::lock_guard lock(ids_mutex_);
-      choices_[i].engine_id = id;
+      {
+        const std::lock_guard lock(ids_mutex_);
+        choices_[i].engine_id = id;
+      }
+      if (finished_) backend_->engine->cancel(id);  // another choice has failed, and fail() may not have seen this one
     } catch (const Error& e) {
       cancel_all();
       finished_ = true;
@@ -204,6 +207,7 @@ void Generation::client_gone() {
 
 void Generation::fail(const ApiError& error) {
   if (finished_) return;
+  finished_ = true;
   log_end(error.code.empty() ? "failed" : error.code.c_str());
   cancel_all();
   of_arm().error->add();
@@ -215,7 +219,6 @@ void Generation::fail(const ApiError& error) {
   } else {
     exchange_->respond(error.response());
   }
-  finished_ = true;
 }
 
 Json Generation::head() const {
@@ -584,6 +587,11 @@ void Generation::finish() {
 
 bool Generation::tick(Clock::time_point now) {
   if (finished_) return false;
+  if (!submitted_whole_) return true;
+  if (service_.ending()) {
+    fail(ApiError("the server is shutting down", {}, "draining", 503));
+    return false;
+  }
   const double limit = service_.live()->request_timeout_s;
   if (limit > 0 && std::chrono::duration<double>(now - arrival_).count() > limit) {
     fail(ApiError("the request took longer than " + std::to_string(static_cast<long long>(limit)) + " s (--request-timeout)", {}, "request_timeout", 408));

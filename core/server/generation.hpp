@@ -1,7 +1,8 @@
 // Generation: one accepted request, from its prompts to its answer. Holds one engine request a choice,
 // turns their outputs into JSON or an event stream, and ends exactly once.
 //
-// Threads: submit() on a worker, take() and tick() on the output thread, client_gone() on the server's.
+// Threads: submit() on a worker; take(), tick() and fail() on the output thread, take() also while submit() is under way;
+// client_gone() on the server's.
 #pragma once
 
 #include <atomic>
@@ -37,7 +38,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void submit(std::vector<std::vector<std::int32_t>> prompts, const std::shared_ptr<const structured::Automaton>& grammar);
 
   void take(std::size_t choice, Output output);
-  // Timeouts, pings. False when finished.
+  // Timeouts, pings, the end of the server. False when finished. Nothing is due before submit() is done.
   bool tick(Clock::time_point now);
   void client_gone();
   // Ends what still runs with an error event or body (drain deadline, engine failure).

@@ -164,13 +164,9 @@ bool Service::drain(const std::atomic<bool>& now) {
   while (!now && Generation::Clock::now() < until && (active() > 0 || http_->busy() > 0)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   const bool clean = active() == 0;
   if (!clean) {
-    std::vector<std::shared_ptr<Generation>> all;
-    {
-      const std::lock_guard lock(mutex_);
-      for (const auto& [id, g] : generations_) all.push_back(g);
-    }
-    log("server").warn("{} requests were not finished within {} s and are ended", all.size(), timeout);
-    for (const auto& g : all) g->fail(ApiError("the server is shutting down", {}, "draining", 503));
+    log("server").warn("{} requests were not finished within {} s and are ended", active(), timeout);
+    ending_ = true;  // by the output thread, which alone writes their answers
+    for (int i = 0; i < 500 && active() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     for (int i = 0; i < 100 && http_->busy() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   return clean;

@@ -102,6 +102,7 @@ class Service {
   const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
   const std::string& model_name() const { return options_.served_names.front(); }
   std::size_t active() const;
+  bool ending() const { return ending_; }  // what still runs is to end with an error now
 
   // What a Generation needs.
   void release(std::int64_t n) { reserved_ -= n; }
@@ -177,7 +178,7 @@ class Service {
   std::unique_ptr<Instruments> instruments_;
   std::atomic<std::int64_t> reserved_{0}, queued_prompt_tokens_{0};
   std::atomic<double> prefill_tok_s_{0};
-  std::atomic<bool> draining_{false};
+  std::atomic<bool> draining_{false}, ending_{false};
   std::atomic<std::uint64_t> next_id_{1};
   std::uint64_t id_salt_;
 

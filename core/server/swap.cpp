@@ -69,7 +69,10 @@ Swapper::Swapper(Router& router, Hooks hooks) : router_(router), hooks_(std::mov
 Swapper::~Swapper() { stop(); }
 
 void Swapper::stop() {
-  stop_ = true;
+  {
+    const std::lock_guard lock(mutex_);  // not between the thread's look at stop_ and its sleep
+    stop_ = true;
+  }
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
 }

@@ -19,7 +19,7 @@ Outcome run(const Launch& launch) {
   const std::string program = launch.program.empty() ? (binary_dir() / "bin/qengine").string() : launch.program;
   std::vector<std::string> words{program}, settings;
   words.insert(words.end(), launch.args.begin(), launch.args.end());
-  for (const char* keep : {"PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "ASAN_OPTIONS", "UBSAN_OPTIONS"})
+  for (const char* keep : {"PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"})
     if (const char* value = std::getenv(keep)) settings.push_back(std::string(keep) + "=" + value);
   for (const auto& [k, v] : launch.environment) settings.push_back(k + "=" + v);
   std::vector<char*> argv, envp;
