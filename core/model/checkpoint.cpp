@@ -208,8 +208,11 @@ void CheckpointImpl::set_config(Json config, Json quant_config) {
 void CheckpointImpl::no_weights(const fs::path& folder, const std::vector<std::string>& names) const {
   for (const std::string& name : names)
     if (is_pickle_name(name)) refuse_pickle(shown(folder) + " holds " + printable(name) + " and no .safetensors or .gguf");
-  throw Error("E201", "no .safetensors or .gguf found in " + shown(folder))
-      .hint("give the folder that holds the weights; a download may be incomplete");
+  Error e("E201", "no .safetensors or .gguf found in " + shown(folder));
+  // A hub's download cache holds the model's versions one level down.
+  if (const fs::path versions = folder / "snapshots"; there(versions))
+    if (const auto inside = names_in(versions); !inside.empty()) throw e.hint("it is a download cache: give " + shown(versions / inside.back()));
+  throw e.hint("give the folder that holds the weights; a download may be incomplete");
 }
 
 void CheckpointImpl::open_folder(const fs::path& folder, bool config_only) {
@@ -313,7 +316,7 @@ void CheckpointImpl::read_safetensors(const fs::path& folder, const std::vector<
 // Streams the index: only its weight_map is looked at.
 class IndexReader {
  public:
-  IndexReader(std::string name) : name_(std::move(name)) {}
+  IndexReader(std::string name, std::string_view text) : name_(std::move(name)), text_(text) {}
 
   std::vector<std::string> files;                         // as first named
   std::vector<std::pair<std::string, std::size_t>> maps;  // tensor, index into files
@@ -366,7 +369,7 @@ class IndexReader {
 
  private:
   [[noreturn]] void fail(const std::string& what) {
-    throw Error("E207", printable(name_) + " " + what).hint("the file is damaged; fetch it again");
+    throw Error("E207", printable(name_) + " " + what).hint(mistaken_hint(text_, "the file is damaged; fetch it again"));
   }
   bool other(const char* kind) {
     if (depth_ == 0) fail(std::string("is not a JSON object but ") + kind);
@@ -388,6 +391,7 @@ class IndexReader {
   }
 
   const std::string name_;
+  std::string_view text_;
   int depth_ = 0;
   bool in_map_ = false, found_ = false;
   std::string key_;
@@ -408,17 +412,15 @@ bool CheckpointImpl::does_without(const std::string& name) const {
 bool CheckpointImpl::read_index(const fs::path& folder, const std::vector<std::string>& present_files) {
   kind_ = Kind::kSafetensors;
   const std::string index_name = "model.safetensors.index.json";
-  IndexReader index(index_name);
-  {
-    const FileBytes bytes = FileBytes::map(folder / index_name);
-    if (bytes.bytes().size() > 100'000'000)
-      throw Error("E207", index_name + " has " + std::to_string(bytes.bytes().size()) + " bytes; at most 100000000 are read");
-    const std::string_view text(reinterpret_cast<const char*>(bytes.bytes().data()), bytes.bytes().size());
-    if (text.find('\0') != text.npos)
-      throw Error("E207", index_name + " is not valid JSON (NUL byte)").hint("the file is damaged; fetch it again");
-    Json::sax_parse(text.begin(), text.end(), &index);
-    index.finish();
-  }
+  const FileBytes bytes = FileBytes::map(folder / index_name);
+  if (bytes.bytes().size() > 100'000'000)
+    throw Error("E207", index_name + " has " + std::to_string(bytes.bytes().size()) + " bytes; at most 100000000 are read");
+  const std::string_view text(reinterpret_cast<const char*>(bytes.bytes().data()), bytes.bytes().size());
+  if (text.find('\0') != text.npos)
+    throw Error("E207", index_name + " is not valid JSON (NUL byte)").hint("the file is damaged; fetch it again");
+  IndexReader index(index_name, text);
+  Json::sax_parse(text.begin(), text.end(), &index);
+  index.finish();
   std::vector<bool> absent(index.files.size()), needed(index.files.size());
   for (std::size_t f = 0; f < index.files.size(); ++f) absent[f] = !there(folder / index.files[f]);
   const auto numbered = present_files.empty() ? std::nullopt : split_name(present_files[0], ".safetensors");
@@ -605,7 +607,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const fs::path& model, bool c
   const fs::file_status status = fs::status(model, error);
   const std::string name = model.filename().string();
   if (!fs::exists(status))
-    throw Error("E201", "there is no file or folder " + shown(model)).hint("give the folder of a model, or a .gguf file");
+    throw Error("E201", "there is no file or folder " + shown(model)).hint("give the folder of a model, or a .gguf file; a model of a hub is downloaded first");
   if (fs::is_directory(status)) {
     out->open_folder(model, config_only);
   } else if (is_pickle_name(name)) {

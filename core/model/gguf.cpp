@@ -256,7 +256,8 @@ GgufFile parse_gguf(const FileBytes& file) {
   if (const auto magic = in.take(4, "the magic"); std::memcmp(magic.data(), "GGUF", 4) != 0)
     in.fail("not a GGUF file: it begins with \"" +
                 printable({reinterpret_cast<const char*>(magic.data()), 4}) + "\" instead of \"GGUF\"",
-            "give a .gguf file or a folder with config.json and .safetensors files");
+            mistaken_hint({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()},
+                          "give a .gguf file or a folder with config.json and .safetensors files"));
   const auto version = in.number<std::uint32_t>("the version");
   if ((version & 0xffff) == 0)
     in.fail("the GGUF file is big-endian; only little-endian files are read", "convert the model for a little-endian machine");

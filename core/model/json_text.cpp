@@ -13,7 +13,7 @@ namespace {
 // Builds a Json value from parser events.
 class Builder {
  public:
-  Builder(const std::string& name, const JsonLimits& limits) : name_(name), limits_(limits) {}
+  Builder(std::string_view text, const std::string& name, const JsonLimits& limits) : text_(text), name_(name), limits_(limits) {}
 
   bool null() { return add(nullptr); }
   bool boolean(bool v) { return add(v); }
@@ -46,7 +46,7 @@ class Builder {
   };
 
   [[noreturn]] void fail(const std::string& what) {
-    throw Error("E208", name_ + " " + what).hint("the file is damaged or was edited by hand; fetch it again");
+    throw Error("E208", name_ + " " + what).hint(mistaken_hint(text_, "the file is damaged or was edited by hand; fetch it again"));
   }
 
   Json* place(Json v) {
@@ -76,6 +76,7 @@ class Builder {
     return true;
   }
 
+  std::string_view text_;
   const std::string& name_;
   const JsonLimits& limits_;
   Json root_;
@@ -101,7 +102,7 @@ Json parse_json(std::string_view text, const std::string& name, const JsonLimits
   if (const auto nul = text.find('\0'); nul != text.npos)
     throw Error("E208", name + " is not valid JSON (NUL byte at offset " + std::to_string(nul) + ")")
         .hint("the file is damaged; fetch it again");
-  Builder builder(name, limits);
+  Builder builder(text, name, limits);
   Json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();
 }

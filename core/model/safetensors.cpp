@@ -212,38 +212,29 @@ class HeaderReader {
   std::uint64_t offsets_[2] = {};
 };
 
-bool looks_like_pickle(std::span<const std::byte> bytes) {
-  return (bytes.size() >= 4 && std::memcmp(bytes.data(), "PK\3\4", 4) == 0) ||
-         (!bytes.empty() && bytes[0] == std::byte{0x80});
-}
-
 }  // namespace
 
 SafetensorsFile parse_safetensors(const FileBytes& file) {
   const auto bytes = file.bytes();
-  const auto pickle = [&]() -> std::string {
-    return looks_like_pickle(bytes) ? "it looks like a pickle file (torch.save) under another name, and those are not "
-                                      "opened: export the model as safetensors with its own tools"
-                                    : kDamaged;
-  };
+  const auto hint = [&] { return mistaken_hint({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, kDamaged); };
   if (bytes.size() < 8)
     fail(file, "the file has " + text_of(bytes.size()) + " bytes, too small for a safetensors header", kDamaged);
   std::uint64_t header = 0;
   for (int i = 7; i >= 0; --i) header = header << 8 | std::to_integer<std::uint64_t>(bytes[static_cast<std::size_t>(i)]);
   if (header > kHeaderLimit)
     fail(file, "the safetensors header length " + text_of(header) + " is too large: the limit is " + text_of(kHeaderLimit) +
-                   ", the file has " + text_of(bytes.size()) + " bytes", pickle());
+                   ", the file has " + text_of(bytes.size()) + " bytes", hint());
   if (header > bytes.size() - 8)
     fail(file, "the safetensors header length " + text_of(header) + " goes beyond the file, which has " +
-                   text_of(bytes.size()) + " bytes", pickle());
-  if (header < 2) fail(file, "the safetensors header is too small (" + text_of(header) + " bytes)", pickle());
+                   text_of(bytes.size()) + " bytes", hint());
+  if (header < 2) fail(file, "the safetensors header is too small (" + text_of(header) + " bytes)", hint());
 
   std::string_view text(reinterpret_cast<const char*>(bytes.data()) + 8, header);
   if (const auto nul = text.find('\0'); nul != text.npos)
     fail(file, "the safetensors header is not valid JSON (NUL byte at offset " + text_of(nul) + ")", kDamaged);
   const auto first = text.find_first_not_of(" \t\r\n");
   if (first == text.npos || text[first] != '{')
-    fail(file, "the safetensors header is not a JSON object", pickle());
+    fail(file, "the safetensors header is not a JSON object", hint());
   text = text.substr(0, text.find_last_not_of(' ') + 1);  // padding; nothing else may follow the object
   if (text.back() != '}')
     fail(file, "the safetensors header is not valid JSON (it ends with \"" + printable(text.substr(text.size() - 1)) + "\")", kDamaged);

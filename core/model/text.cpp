@@ -1,5 +1,7 @@
 #include "core/model/text.hpp"
 
+#include <algorithm>
+
 namespace qengine {
 
 std::string printable(std::string_view text, std::size_t limit) {
@@ -47,6 +49,25 @@ std::string as_utf8(std::string_view text) {
     out += "\xef\xbf\xbd";
     text.remove_prefix(n + 1);
   }
+}
+
+std::string mistaken_hint(std::string_view head, const std::string& otherwise) {
+  const auto begins = [&](std::string_view with) { return head.starts_with(with); };
+  if (begins("version https://git-lfs"))
+    return "it is a pointer of Git LFS, and the file itself was not downloaded: git lfs pull, or download it again";
+  if (begins("<!DOCTYPE") || begins("<!doctype") || begins("<html") || begins("<?xml"))
+    return "it is a web page: the address of the download was wrong, or needs a login";
+  if (begins("PK\3\4") || begins("\x80"))
+    return "it looks like a pickle file (torch.save) under another name, and those are not opened: export the model as "
+           "safetensors with its own tools";
+  if (begins("GGUF")) return "it is a GGUF file under another name: name it .gguf, and give its path";
+  if (head.size() > 8 && head[8] == '{' && head.substr(5, 3) == std::string_view("\0\0\0", 3))
+    return "it is a .safetensors file under another name: give it its name, and the folder that holds it";
+  const std::string_view line = head.substr(0, std::min(head.find('\n'), std::size_t{60}));
+  const auto letter = [](char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); };
+  if (line.size() > 7 && letter(line[0]) && std::all_of(line.begin(), line.end(), [](char c) { return c >= 0x20 && c < 0x7f; }))
+    return "it is text and begins with \"" + std::string(line) + "\": the download failed";
+  return otherwise;
 }
 
 std::string shape_text(std::span<const std::int64_t> shape) {

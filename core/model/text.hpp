@@ -16,6 +16,10 @@ std::size_t utf8_prefix(std::string_view text);
 // `text` with each byte that is not UTF-8 replaced by U+FFFD.
 std::string as_utf8(std::string_view text);
 
+// A hint about a file that could not be read as what its name says, from its first bytes: that it is a pointer of Git LFS, a
+// web page, a pickle, or a model file of the other kind. `otherwise` when it looks like none of these.
+std::string mistaken_hint(std::string_view head, const std::string& otherwise);
+
 std::string shape_text(std::span<const std::int64_t> shape);  // "[32, 64]"
 
 }  // namespace qengine

@@ -185,6 +185,41 @@ TEST(Folder, AnIndexOfAnotherCopyIsNotUsed) {
   EXPECT_SAYS(complaint(dir.path()), "missing file model-00002-of-00002.safetensors");
 }
 
+// A download that brought something else than the file is said to have.
+TEST(Folder, AnotherFileUnderTheNameIsSaidToBeWhatItIs) {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 3564318976\n";
+  const std::string gguf("GGUF\3\0\0\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 24), zip("PK\3\4\0\0\0\0\0\0", 10);
+  const std::pair<std::string, const char*> weights[] = {
+      {pointer, "pointer of Git LFS"}, {"<!DOCTYPE html><html>", "web page"}, {"Entry not found", "begins with \"Entry not found\""},
+      {gguf, "it is a GGUF file"}, {zip, "looks like a pickle"}, {std::string(64, '\x7f'), "the file is damaged"}};
+  for (const auto& [bytes, says] : weights) {
+    const TempDir dir;
+    dir.write("config.json", "{}");
+    dir.write("model.safetensors", bytes);
+    EXPECT_SAYS(complaint(dir.path()), says);
+  }
+  const std::pair<std::string, const char*> texts[] = {{pointer, "pointer of Git LFS"}, {"{\"a\":", "the file is damaged"}};
+  for (const auto& [bytes, says] : texts) {
+    const TempDir config, index;
+    config.write("config.json", bytes);
+    config.write("model.safetensors", safetensors_of({"a"}));
+    EXPECT_SAYS(complaint(config.path()), says);
+    index.write("config.json", "{}");
+    index.write("model.safetensors.index.json", bytes);
+    EXPECT_SAYS(complaint(index.path()), says);
+  }
+  const TempDir dir;
+  EXPECT_SAYS(complaint(dir.write("a.gguf", pointer)), "pointer of Git LFS");
+  EXPECT_SAYS(complaint(dir.write("b.gguf", safetensors_of({"a"}))), "it is a .safetensors file");
+}
+
+TEST(Folder, ADownloadCacheSaysWhereItsModelIs) {
+  const TempDir dir;
+  dir.write("refs", "abc");
+  std::filesystem::create_directories(dir.path() / "snapshots" / "abc");
+  EXPECT_SAYS(complaint(dir.path()), "snapshots/abc");
+}
+
 TEST(Folder, WhatIsNoModelIsRefusedByName) {
   const TempDir dir;
   EXPECT_SAYS(complaint(dir.path()), "E201");
