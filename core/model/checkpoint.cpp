@@ -281,8 +281,7 @@ void CheckpointImpl::add_tensor(Tensor t, int file) {
 void CheckpointImpl::read_safetensors(const fs::path& folder, const std::vector<std::string>& names) {
   kind_ = Kind::kSafetensors;
   std::vector<std::string> use = names;
-  if (names.size() > 1) {
-    const auto first = split_name(names.front(), ".safetensors");
+  if (const auto first = split_name(names.front(), ".safetensors"); names.size() > 1 || first) {
     std::string list;
     for (const std::string& name : names) list += (list.empty() ? "" : ", ") + printable(name);
     if (!first || list.size() > 2000)

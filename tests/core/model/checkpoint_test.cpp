@@ -71,6 +71,10 @@ TEST(Folder, NumberedFilesWithoutAnIndexMustBeAllThere) {
   EXPECT_EQ(Checkpoint::open(dir.path())->tensors().size(), 3u);
   dir.write("model-00002-of-00003.safetensors", safetensors_of({"a"}));
   EXPECT_SAYS(complaint(dir.path()), "a occurs twice");
+  const TempDir one;  // of which a single one came
+  one.write("config.json", "{}");
+  one.write("model-00001-of-00002.safetensors", safetensors_of({"a"}));
+  EXPECT_SAYS(complaint(one.path()), "missing file model-00002-of-00002.safetensors");
 }
 
 TEST(Folder, OnlyTheIndexDecides) {
