@@ -148,7 +148,7 @@ std::string config_text(const Checkpoint& checkpoint, bool per_head) {
     config["quantization_config"] = {{"quant_method", "compressed-tensors"}, {"format", "dense"}, {"quantization_status", "compressed"}, {"config_groups", Json::object()}, {"ignore", Json::array()}, {"kv_cache_scheme", scheme}};
   } else if (checkpoint.quant_config_source() == "config.json quantization_config") {
     config["quantization_config"]["kv_cache_scheme"] = scheme;
-  } else if (checkpoint.quant_config_source() == "config.json text_config.quantization_config") {
+  } else if (checkpoint.quant_config_source() == "config.json text_config.quantization_config" && config.contains("text_config")) {
     config["text_config"]["quantization_config"]["kv_cache_scheme"] = scheme;
   } else {
     return {};

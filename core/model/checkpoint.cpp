@@ -99,11 +99,22 @@ std::string text_model_name(const std::string& name) {
     for (const std::string_view around : {"model.", "language_model.", "base_model.", "module.", "_orig_mod."})
       if (inner.starts_with(around)) inner.remove_prefix(around.size()), again = true;
   }
-  for (const char* part : {"vision_tower.", "vision_model.", "multi_modal_projector.", "visual.", "audio_tower."})
+  for (const char* part : {"vision_tower.", "vision_model.", "multi_modal_projector.", "visual.", "audio_tower.", "mlp1."})
     if (inner.starts_with(part)) return {};
   for (const char* part : {"layers.", "embed_tokens.", "norm."})
     if (inner.starts_with(part)) return "model." + std::string(inner);
   return inner.starts_with("lm_head.") ? std::string(inner) : name;
+}
+
+// The config of the text model inside a multimodal one goes by the name that most wrappers give it.
+void name_text_config(Json& config) {
+  for (const char* other : {"llm_config", "language_config"}) {
+    const auto it = config.find(other);
+    if (config.contains("text_config") || it == config.end() || !it->is_object()) continue;
+    Json inner = std::move(*it);
+    config.erase(other);
+    config["text_config"] = std::move(inner);
+  }
 }
 
 class CheckpointImpl final : public Checkpoint {
@@ -188,6 +199,7 @@ class CheckpointImpl final : public Checkpoint {
 
 void CheckpointImpl::read_config(const fs::path& file) {
   config_ = read_json_object(file);
+  name_text_config(config_);
   const fs::path generation = file.parent_path() / "generation_config.json";
   if (there(generation)) generation_config_ = read_json_object(generation);
 }
@@ -201,6 +213,7 @@ void CheckpointImpl::open_config(const fs::path& file) {
 void CheckpointImpl::set_config(Json config, Json quant_config) {
   if (!config.is_object()) throw Error("E208", std::string("the config is ") + config.type_name() + ", expected an object");
   config_ = std::move(config);
+  name_text_config(config_);
   if (quant_config.is_object()) config_["quantization_config"] = std::move(quant_config);
   quant_ = find_quant_config(config_, {}, {}, dialects_);
 }

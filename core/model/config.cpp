@@ -360,7 +360,7 @@ void read_tokens(const Fields& f, const Checkpoint& checkpoint, ModelConfig& m) 
 std::string compute_dtype(const Fields& f, const Checkpoint& checkpoint, ModelConfig& m) {
   for (const char* key : {"dtype", "torch_dtype"}) {
     const Json* v = f.get(key);
-    if (v == nullptr) continue;
+    if (v == nullptr || v->is_object()) continue;  // an object: by the parts of a wrapper
     std::string name = f.text(key, *v);
     if (name.starts_with("torch.")) name.erase(0, 6);
     if (name == "bfloat16" || name == "float16" || name == "float32") return name;

@@ -292,6 +292,7 @@ TEST(QuantConfig, IsFoundInOrderAndNamed) {
   const Found all[] = {
       {R"({"quantization_config":{"quant_method":"AWQ","bits":4}})", "squeeze.json", R"({"squeeze_bits":3})", "awq", "config.json quantization_config"},
       {R"({"text_config":{"quantization_config":{"quant_method":"gptq"}}})", "", "", "gptq", "config.json text_config.quantization_config"},
+      {R"({"llm_config":{"quantization_config":{"quant_method":"awq"}}})", "", "", "awq", "config.json text_config.quantization_config"},
       {R"({"press_config":{"format":"x"}})", "", "", "pressed", "config.json press_config"},
       {R"({"press_config":{"quant_method":"other"}})", "", "", "other", "config.json press_config"},
       {R"({"quantization_config":{"squeeze_bits":{}}})", "", "", "squeezed", "config.json quantization_config"},

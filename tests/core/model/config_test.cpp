@@ -107,16 +107,19 @@ TEST(ModelConfig, NamesOfArchitectures) {
 }
 
 TEST(ModelConfig, TextConfigComesFirstAndMayLeaveOutTheClassDefaults) {
-  const Json json = parse_json(R"({"architectures":["LlavaForConditionalGeneration"],"vocab_size":7,"eos_token_id":5,
-      "text_config":{"model_type":"mistral","vocab_size":50,"num_hidden_layers":2}})", "test");
-  const ModelConfig m = read(json);
-  EXPECT_EQ(m.architecture, "MistralForCausalLM");
-  EXPECT_EQ(m.vocab_size, 50);
-  EXPECT_EQ(m.num_layers, 2);
-  EXPECT_EQ(m.hidden_size, 4096);
-  EXPECT_EQ(m.intermediate_size, 14336);
-  EXPECT_EQ(m.num_heads, 32);
-  EXPECT_EQ(m.eos_ids, std::vector<std::int32_t>{5});
+  for (const std::string key : {"text_config", "llm_config", "language_config"}) {
+    const Json json = parse_json(R"({"architectures":["LlavaForConditionalGeneration"],"vocab_size":7,"eos_token_id":5,"dtype":{"vision_config":"float32"},")" +
+        key + R"(":{"model_type":"mistral","vocab_size":50,"num_hidden_layers":2,"torch_dtype":"float16"}})", "test");
+    const ModelConfig m = read(json);
+    EXPECT_EQ(m.architecture, "MistralForCausalLM");
+    EXPECT_EQ(m.vocab_size, 50);
+    EXPECT_EQ(m.num_layers, 2);
+    EXPECT_EQ(m.hidden_size, 4096);
+    EXPECT_EQ(m.intermediate_size, 14336);
+    EXPECT_EQ(m.num_heads, 32);
+    EXPECT_EQ(m.eos_ids, std::vector<std::int32_t>{5});
+    EXPECT_EQ(m.dtype, "float16");
+  }
 }
 
 TEST(ModelConfig, SlidingWindows) {
