@@ -179,7 +179,10 @@ Json gguf_config(const GgufFile& file, std::span<const Tensor> tensors, std::vec
     scaling["factor"] = gguf_json(*p);
   }
   if (scaling.contains("factor") && !scaling.contains("rope_type")) scaling["rope_type"] = "linear";
-  if (scaling.value("rope_type", Json()) == "none") scaling["rope_type"] = "default";
+  // Linear is the kind of a file that names none, and a factor of 0 or none at all leaves it without effect.
+  const Json stretch = scaling.value("factor", Json());
+  const bool idle = scaling.value("rope_type", Json()) == "linear" && (stretch.is_null() || (stretch.is_number() && stretch.get<double>() == 0));
+  if (idle || scaling.value("rope_type", Json()) == "none") scaling["rope_type"] = "default";
   if (scaling.contains("rope_type")) {
     // The attention factor of the file multiplies the one that follows from the scaling factor.
     const Json factor = scaling.value("factor", Json());

@@ -212,6 +212,10 @@ TEST(Gguf, RotaryScalingOfTheMetadata) {
   EXPECT_EQ(m.rope.factor, 2);
   GgufBuilder none = small();
   EXPECT_EQ(Opened(none.string("llama.rope.scaling.type", "none").f32("llama.rope.scaling.factor", 0)).config().rope.kind, "default");
+  GgufBuilder idle = small(), zero = small(), nameless = small();
+  EXPECT_EQ(Opened(idle.string("llama.rope.scaling.type", "linear")).config().rope.kind, "default");
+  EXPECT_EQ(Opened(zero.string("llama.rope.scaling.type", "linear").f32("llama.rope.scaling.factor", 0)).config().rope.kind, "default");
+  EXPECT_EQ(Opened(nameless.f32("llama.rope.scaling.factor", 2)).config().rope.kind, "linear");
   GgufBuilder longrope = small();
   longrope.string("llama.rope.scaling.type", "longrope").f32("llama.rope.scaling.factor", 4);
   EXPECT_NE(complaint(longrope, true).find("'longrope'"), std::string::npos);
