@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <fstream>
 #include <set>
+#include <sstream>
 
 #include "core/base/error.hpp"
 #include "core/base/log.hpp"
+#include "core/model/text.hpp"
 #include "core/tokenizer/json_fields.hpp"
+#include "core/tokenizer/patterns.hpp"
 #include "core/tokenizer/pipeline.hpp"
 
 namespace qengine {
@@ -30,6 +33,10 @@ std::optional<std::string> read_file(const fs::path& path) {
   std::string text(static_cast<std::size_t>(size), '\0');
   if (!in.read(text.data(), static_cast<std::streamsize>(size))) throw Error("E220", "cannot read " + path.filename().string()).in(path.string());
   return text;
+}
+
+[[noreturn]] void not_json(const std::string& what, const std::string& why, std::string_view text) {
+  throw Error("E220", what).from(why.substr(0, 200)).hint(mistaken_hint(text, "the file is damaged or was edited by hand; fetch it again"));
 }
 
 std::string spelled(std::string_view token) {
@@ -54,7 +61,8 @@ struct MergeList {
 
 class Reader : public nlohmann::json_sax<Json> {
  public:
-  Reader(std::string name, Vocab& vocab, MergeList& merges) : name_(std::move(name)), vocab_(vocab), merges_(merges) {}
+  Reader(std::string name, std::string_view text, Vocab& vocab, MergeList& merges)
+      : name_(std::move(name)), text_(text), vocab_(vocab), merges_(merges) {}
 
   Json root;
   bool has_vocab = false, has_merges = false;
@@ -110,7 +118,7 @@ class Reader : public nlohmann::json_sax<Json> {
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& e) override {
     std::string why = e.what();
     if (const auto at = why.find("] "); at != std::string::npos) why = why.substr(at + 2);
-    throw Error("E220", name_ + " is not valid JSON (byte " + std::to_string(position) + ")").from(why.substr(0, 200));
+    not_json(name_ + " is not valid JSON (byte " + std::to_string(position) + ")", why, text_);
   }
 
  private:
@@ -178,6 +186,7 @@ class Reader : public nlohmann::json_sax<Json> {
   }
 
   std::string name_;
+  std::string_view text_;
   Vocab& vocab_;
   MergeList& merges_;
   Mode mode_ = Mode::kBuild;
@@ -320,7 +329,7 @@ TokenizerParts parse(const std::string& text, const std::string& name, bool& has
   TokenizerParts parts;
   MergeList merges;
   parts.vocab->reserve(std::min<std::size_t>(text.size() / 48, 1 << 18), text.size() / 8);
-  Reader reader(name, *parts.vocab, merges);
+  Reader reader(name, text, *parts.vocab, merges);
   Json::sax_parse(text, &reader);
   const Json& root = reader.root;
   if (!root.is_object()) throw Error("E220", name + " is not a JSON object");
@@ -361,7 +370,7 @@ nlohmann::json read_side_file(const fs::path& path) {
     try {
       json = nlohmann::json::parse(*text);
     } catch (const nlohmann::json::exception& e) {
-      throw Error("E220", path.filename().string() + " is not valid JSON").from(std::string(e.what()).substr(0, 200));
+      not_json(path.filename().string() + " is not valid JSON", e.what(), *text);
     }
     if (!json.is_object()) throw Error("E220", path.filename().string() + " is not a JSON object");
     return json;
@@ -374,6 +383,25 @@ std::string token_text(const nlohmann::json& j) {
   if (j.is_object())
     if (const auto it = j.find("content"); it != j.end() && it->is_string()) return it->get<std::string>();
   return {};
+}
+
+// tokenizer.json of a folder where nobody saved one: vocab.json and merges.txt in the pipeline of the class that wrote them.
+// nullopt when they are not there, or of a class whose pipeline depends on more than its name.
+std::optional<std::string> from_vocab_and_merges(const fs::path& folder, const std::string& tokenizer_class) {
+  if (tokenizer_class != "Qwen2Tokenizer" && tokenizer_class != "Qwen2TokenizerFast") return std::nullopt;
+  const auto vocab = read_file(folder / "vocab.json"), lines = read_file(folder / "merges.txt");
+  if (!vocab || !lines) return std::nullopt;
+  Json merges = Json::array();
+  std::istringstream in(*lines);
+  for (std::string line; std::getline(in, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    if (!line.empty() && !(merges.empty() && line.starts_with("#version"))) merges.push_back(line);
+  }
+  const Json split = {{"type", "Split"}, {"pattern", {{"Regex", std::string(patterns::kQwen2)}}}, {"behavior", "Isolated"}, {"invert", false}};
+  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  const Json steps = {{"type", "Sequence"}, {"pretokenizers", Json::array({split, bytes})}};
+  return R"({"model":{"type":"BPE","vocab":)" + *vocab + R"(,"merges":)" + merges.dump(-1, ' ', false, Json::error_handler_t::replace) +
+         R"(},"normalizer":{"type":"NFC"},"pre_tokenizer":)" + steps.dump() + R"(,"post_processor":{"type":"ByteLevel"},"decoder":{"type":"ByteLevel"}})";
 }
 
 void make_special(TokenizerParts& parts, const std::string& text) {
@@ -421,40 +449,56 @@ TokenizerParts parse_tokenizer_json(const std::string& text, const std::string& 
 }
 
 TokenizerParts read_tokenizer_json(const fs::path& folder) {
-  const fs::path file = folder / "tokenizer.json";
-  const auto text = read_file(file);
-  if (!text) {
-    Error e("E220", "no tokenizer.json in " + folder.string());
-    if (fs::exists(folder / "tokenizer.model"))
-      throw e.from("there is a tokenizer.model (SentencePiece)").hint("save the tokenizer as tokenizer.json with the library that made it, or use a GGUF file of the model");
-    throw e.hint("copy tokenizer.json and tokenizer_config.json of the model into the folder, or name another with --tokenizer");
-  }
-  bool has_post_processor = false;
-  TokenizerParts parts = naming(file, [&] { return parse(*text, "tokenizer.json", has_post_processor); });
-
   const nlohmann::json config = read_side_file(folder / "tokenizer_config.json");
   const nlohmann::json map = read_side_file(folder / "special_tokens_map.json");
+  fs::path file = folder / "tokenizer.json";
+  auto text = read_file(file);
+  if (!text) {
+    const std::string tokenizer_class = config.contains("tokenizer_class") ? token_text(config["tokenizer_class"]) : "";
+    text = from_vocab_and_merges(folder, tokenizer_class);
+    if (text) {
+      file = folder / "vocab.json";
+    } else {
+      Error e("E220", "no tokenizer.json in " + folder.string());
+      const bool pieces = fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt");
+      if (fs::exists(folder / "tokenizer.model")) e.from("there is a tokenizer.model (SentencePiece)");
+      else if (pieces) e.from("there are vocab.json and merges.txt; with tokenizer_class Qwen2Tokenizer they are enough, it is " + (tokenizer_class.empty() ? "missing" : printable(tokenizer_class)));
+      else throw e.hint("copy tokenizer.json and tokenizer_config.json of the model into the folder, or name another with --tokenizer");
+      throw e.hint("save the tokenizer as tokenizer.json with the library that made it, or use a GGUF file of the model");
+    }
+  }
+  bool has_post_processor = false;
+  TokenizerParts parts = naming(file, [&] { return parse(*text, file.filename().string(), has_post_processor); });
+
+  const auto named = [&](const char* key) -> nlohmann::json {
+    const auto it = config.find(key);
+    return it != config.end() ? *it : map.contains(key) ? map[key] : nlohmann::json();
+  };
+  const std::string bos = token_text(named("bos_token")), eos = token_text(named("eos_token"));
+  std::set<std::string> special = {bos, eos, token_text(named("unk_token")), token_text(named("pad_token"))};
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
+    if (const nlohmann::json list = named(key); list.is_array())
+      for (const auto& t : list) special.insert(token_text(t));
+
+  // Tokens that tokenizer.json leaves out: by id, or in older folders by their text alone.
+  std::set<std::string> known;
+  for (const AddedToken& t : parts.added) known.insert(t.content);
+  Json more = Json::array();
   if (const auto extra = config.find("added_tokens_decoder"); extra != config.end() && extra->is_object()) {
-    std::set<std::string> known;
-    for (const AddedToken& t : parts.added) known.insert(t.content);
-    Json list = Json::array();
     for (const auto& [id, token] : extra->items()) {
       if (known.count(token_text(token)) || id.empty() || id.size() > 9 || id.find_first_not_of("0123456789") != std::string::npos) continue;
       Json item = token;
       item["id"] = std::stol(id);
-      list.push_back(std::move(item));
+      more.push_back(std::move(item));
     }
-    naming(folder / "tokenizer_config.json", [&] { return read_added_tokens(list, parts), 0; });
+    naming(folder / "tokenizer_config.json", [&] { return read_added_tokens(more, parts), 0; });
+  } else {
+    const nlohmann::json older = read_side_file(folder / "added_tokens.json");
+    for (const auto& [token, id] : older.items())
+      if (!known.count(token)) more.push_back({{"content", token}, {"id", id}, {"special", special.count(token) > 0}});
+    naming(folder / "added_tokens.json", [&] { return read_added_tokens(more, parts), 0; });
   }
-  const auto special = [&](const char* key) {
-    const auto it = config.find(key);
-    return token_text(it != config.end() ? *it : map.contains(key) ? map[key] : nlohmann::json());
-  };
-  const std::string bos = special("bos_token"), eos = special("eos_token");
-  for (const std::string& t : {bos, eos, special("unk_token"), special("pad_token")}) make_special(parts, t);
-  for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
-    if (const auto it = config.find(key); it != config.end() && it->is_array())
-      for (const auto& t : *it) make_special(parts, token_text(t));
+  for (const std::string& t : special) make_special(parts, t);
   if (const std::int32_t id = parts.vocab->find(bos); !bos.empty() && id != Vocab::kNone) parts.bos = id;
   if (const std::int32_t id = parts.vocab->find(eos); !eos.empty() && id != Vocab::kNone) parts.eos = {id};
   if (!has_post_processor) {  // else it decides, as the library that wrote the file does

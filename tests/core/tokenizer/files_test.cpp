@@ -127,6 +127,53 @@ TEST(TokenizerConfig, SpecialTokensMapFillsInAndAddedTokensDecoderAdds) {
   EXPECT_NE(failure(folder.path()).find("tokenizer_config.json is not valid JSON"), std::string::npos);
 }
 
+// Folders of before tokenizer_config.json listed them.
+TEST(TokenizerFiles, AddedTokensJsonAddsWhatIsMissing) {
+  const Folder folder;
+  folder.write("tokenizer.json", small());
+  folder.write("added_tokens.json", R"({"<s>":9,"<|im_end|>":5,"<tool>":6,"<call>":7})");
+  folder.write("special_tokens_map.json", R"({"eos_token":"<|im_end|>","additional_special_tokens":["<call>"]})");
+  const auto t = Tokenizer::load(folder.path());
+  EXPECT_EQ(t->encode("ab<|im_end|>a<tool><s>", false), (std::vector<std::int32_t>{2, 5, 0, 6, 3}));
+  EXPECT_EQ(t->eos(), std::vector<std::int32_t>{5});
+  EXPECT_TRUE(t->is_special(5) && t->is_special(7));
+  EXPECT_FALSE(t->is_special(6));
+  folder.write("added_tokens.json", R"({"<x>":-4})");
+  EXPECT_NE(failure(folder.path()).find("added_tokens[0].id is -4"), std::string::npos) << failure(folder.path());
+}
+
+// The golden tokenizer taken apart into the files of its class gives the same ids.
+TEST(TokenizerFiles, VocabAndMergesAreEnoughForAClassThatFixesThePipeline) {
+  const fs::path golden = test::fixture("tiny-qwen3");
+  ASSERT_FALSE(golden.empty());
+  std::ifstream in(golden / "tokenizer.json");
+  const Json whole = Json::parse(in);
+  std::string merges = "#version: 0.2\n";
+  for (const Json& m : whole["model"]["merges"]) merges += m[0].get<std::string>() + " " + m[1].get<std::string>() + "\r\n";
+  Json config = {{"tokenizer_class", "Qwen2Tokenizer"}, {"eos_token", "<|im_end|>"}, {"added_tokens_decoder", Json::object()}};
+  for (const Json& t : whole["added_tokens"]) config["added_tokens_decoder"][std::to_string(t["id"].get<int>())] = t;
+  const Folder folder;
+  folder.write("vocab.json", whole["model"]["vocab"].dump());
+  folder.write("merges.txt", merges);
+  folder.write("tokenizer_config.json", config.dump());
+  const auto one = Tokenizer::load(golden), other = Tokenizer::load(folder.path());
+  for (const char* text : {"Hello world, it's 12345!\n\n  x", "na\u0069\u0308ve <|im_start|>user\n\u65e5\u672c", ""}) {
+    EXPECT_EQ(one->encode(text, true), other->encode(text, true)) << text;
+    EXPECT_EQ(other->decode(other->encode(text, false), false), one->decode(one->encode(text, false), false));
+  }
+  folder.write("tokenizer_config.json", R"({"tokenizer_class":"GPT2Tokenizer"})");
+  EXPECT_NE(failure(folder.path()).find("it is GPT2Tokenizer"), std::string::npos) << failure(folder.path());
+}
+
+TEST(TokenizerFiles, WhatIsNoTokenizerIsSaidToBeWhatItIs) {
+  const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 11\n";
+  EXPECT_NE(small_failure(pointer).find("pointer of Git LFS"), std::string::npos) << small_failure(pointer);
+  const Folder folder;
+  folder.write("tokenizer.json", small());
+  folder.write("tokenizer_config.json", pointer);
+  EXPECT_NE(failure(folder.path()).find("pointer of Git LFS"), std::string::npos) << failure(folder.path());
+}
+
 TEST(ChatTemplates, TheFirstPlaceWinsAndNamesAreKept) {
   const Folder folder;
   folder.write("tokenizer.json", small());
