@@ -4,6 +4,7 @@
 #include <pcre2.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -14,6 +15,12 @@ namespace {
 constexpr std::size_t kMaxPattern = 4096, kMaxName = 1024, kMaxCached = 4096;
 // Far above what a rule about module names needs, far below what would be noticed (under a millisecond).
 constexpr std::uint32_t kMatchLimit = 20000, kDepthLimit = 1000, kHeapLimitKiB = 1024;
+
+struct Fused {
+  std::string_view whole;
+  std::array<std::string_view, 3> parts;
+};
+constexpr Fused kFused[] = {{"qkv_proj", {".q_proj", ".k_proj", ".v_proj"}}, {"gate_up_proj", {".gate_proj", ".up_proj"}}};
 
 bool strip(std::string_view& s, std::string_view prefix) {
   if (!s.starts_with(prefix)) return false;
@@ -130,6 +137,19 @@ Matcher::Matcher() : compiled_(std::make_unique<Compiled>()) {}
 Matcher::~Matcher() = default;
 
 bool Matcher::matches(std::string_view pattern, std::string_view name, std::string* problem) const {
+  if (matches_one(pattern, name, problem)) return true;
+  // Only where the rule spells the whole name out: ".*v_proj" would fit qkv_proj too, and does not mean q_proj.
+  for (const auto& [whole, parts] : kFused) {
+    if (pattern.find(whole) == std::string_view::npos) continue;
+    for (const std::string_view part : parts)
+      if (!part.empty() && name.ends_with(part) &&
+          matches_one(pattern, std::string(name.substr(0, name.size() - part.size() + 1)) + std::string(whole), problem))
+        return true;
+  }
+  return false;
+}
+
+bool Matcher::matches_one(std::string_view pattern, std::string_view name, std::string* problem) const {
   const auto fail = [&](std::string why) {
     if (problem) *problem = std::move(why);
     return false;

@@ -5,7 +5,8 @@
 //   re:     "re:.*\.layers\.0\..*down_proj": PCRE2, anchored at the start as Python's re.match is
 //
 // Names and patterns are compared with and without the prefixes `model.` and `language_model.`, since
-// checkpoints and the rules in them were written by different releases of the same model classes.
+// checkpoints and the rules in them were written by different releases of the same model classes. A rule
+// that names qkv_proj or gate_up_proj, as engines call what they compute as one, means each of its parts.
 // Patterns come with untrusted files: length, steps and memory of a match are bounded.
 //
 // Thread-safe.
@@ -31,6 +32,8 @@ class Matcher {
   bool matches(std::string_view pattern, std::string_view name, std::string* problem = nullptr) const;
 
  private:
+  bool matches_one(std::string_view pattern, std::string_view name, std::string* problem) const;
+
   struct Compiled;
   std::unique_ptr<Compiled> compiled_;
 };

@@ -57,6 +57,33 @@ TEST(Match, RulesOfEveryDialectNameTheSameModules) {
   }
 }
 
+// Engines compute q, k, v and gate, up as one, and some rules were written for those names.
+TEST(Match, ARuleForAFusedMatrixMeansItsParts) {
+  const std::string attention = "model.layers.0.self_attn.", mlp = "model.layers.0.mlp.";
+  const Case cases[] = {
+      {"re:.*qkv_proj", "q_proj", true},
+      {"re:.*\\.self_attn\\.qkv_proj$", "v_proj", true},
+      {"model.layers.0.self_attn.qkv_proj", "k_proj", true},
+      {"layers.0.self_attn.qkv_proj", "k_proj", true},
+      {"*.qkv_proj", "q_proj", true},
+      {"*.qkv_proj", "o_proj", false},
+      {"model.layers.1.self_attn.qkv_proj", "q_proj", false},
+      {"re:.*v_proj", "q_proj", false},  // fits the text qkv_proj, and means v_proj
+      {"*v_proj", "k_proj", false},
+      {"re:.*(qkv_proj|down_proj)", "k_proj", true},
+      {"re:.*(qkv_proj|down_proj)", "o_proj", false},
+      {"re:([qkv_proj", "q_proj", false},
+  };
+  const Matcher m;
+  for (const Case& c : cases) EXPECT_EQ(m.matches(c.pattern, attention + c.name), c.hit) << c.pattern << " on " << c.name;
+  for (const char* part : {"gate_proj", "up_proj"}) {
+    EXPECT_TRUE(m.matches("re:.*gate_up_proj", mlp + part));
+    EXPECT_FALSE(m.matches("re:.*qkv_proj", mlp + part));
+  }
+  EXPECT_FALSE(m.matches("*up_proj", mlp + "gate_proj"));
+  EXPECT_FALSE(m.matches("re:.*gate_up_proj", mlp + "down_proj"));
+}
+
 TEST(Match, ABadPatternSaysWhatIsWrongWithIt) {
   const Matcher m;
   for (int again = 0; again < 2; ++again) {  // also when it is remembered
