@@ -39,10 +39,11 @@ Module scheme_of(const packed::CompressedTensorsGroup& g, const std::string& fil
   m.weights = w;
   const auto strategy = [&](const char* supported) { return no(std::string("strategy ") + packed::strategy_text(w.strategy) + " in format " + format + "; supported: " + supported); };
   if (format == "int-quantized" || (format == "naive-quantized" && !w.is_float)) {
-    if (w.is_float || w.num_bits != 8) return no(qe::format("%d-bit %s weights in format %s; supported: 8-bit int", w.num_bits, w.is_float ? "float" : "int", format.c_str()));
+    // Codes of fewer bits lie in bytes too.
+    if (w.is_float || w.num_bits > 8) return no(qe::format("%d-bit %s weights in format %s; supported: int of at most 8 bits", w.num_bits, w.is_float ? "float" : "int", format.c_str()));
     if (w.strategy != S::kTensor && w.strategy != S::kChannel && w.strategy != S::kGroup) return strategy("tensor, channel, group");
     m.kind = w.symmetric && w.strategy != S::kGroup ? Kind::kInt8Row : Kind::kInt8Zero;
-    m.scheme = std::string("int8_per_") + (w.strategy == S::kTensor ? "tensor" : w.strategy == S::kChannel ? "channel" : "group");
+    m.scheme = qe::format("int%d_per_", w.num_bits) + (w.strategy == S::kTensor ? "tensor" : w.strategy == S::kChannel ? "channel" : "group");
   } else if (format == "mxfp8-quantized") {
     if (w.group_size != 32) return no(qe::format("group_size %lld in format mxfp8-quantized; supported: 32", static_cast<long long>(w.group_size)));
     m.kind = Kind::kMxFp8;
@@ -238,10 +239,10 @@ packed::NibbleMatrix bind_nibbles(qe::Io& io, const qe::Part& p, const Module& m
     m.scale = {t.data, QE_E4M3, 1, 16, m.k / 16, m.n * (m.k / 16)};
     if (io.loading()) packed::require_scales(m.scale, scale);
     const char* name = module.modelopt ? "weight_scale_2" : "weight_global_scale";
-    const qe_tensor g = io.tensor(p, name, qe::dtype_bit(QE_F32), {}, qe::Need::required, -1);
+    const qe_tensor g = io.tensor(p, name, packed::kScaleFloats, {}, qe::Need::required, -1);
     if (g.data) {
       if (packed::elements(g) != 1) throw qe::Error(QE_E_CHECKPOINT, qe::Io::join(p, name), qe::format("has %lld values, expected 1", static_cast<long long>(packed::elements(g))));
-      m.global = packed::ScaleGrid{g.data, QE_F32, 1, 1, 0, 1}.at(0);
+      m.global = packed::ScaleGrid{g.data, g.dtype, 1, 1, 0, 1}.at(0);
       if (!std::isfinite(m.global) || m.global <= 0) {
         // A tensor of zeros has no amax to divide by; then every scale must be zero too.
         bool zero = m.scale.data != nullptr;

@@ -258,10 +258,10 @@ CompressedTensorsConfig CompressedTensorsConfig::read(qe_cfg cfg) {
 bool is_class_name(std::string_view entry) { return entry == "Linear" || entry == "Embedding" || entry == "ParallelLMHead"; }
 
 bool names_module(const std::string& entry, std::string_view name, int role) {
-  if (entry == "Linear") return role != QE_ROLE_EMBED;
-  if (entry == "Embedding") return role == QE_ROLE_EMBED;
-  if (entry == "ParallelLMHead") return role == QE_ROLE_LM_HEAD;
-  return qe::match(entry, name);
+  if (!is_class_name(entry)) return qe::match(entry, name);
+  // A tied head goes by the name of the embedding, and is of its class.
+  const bool embedding = role == QE_ROLE_EMBED || name.ends_with("embed_tokens");
+  return entry == "Embedding" ? embedding : !embedding && (entry == "Linear" || role == QE_ROLE_LM_HEAD);
 }
 
 const std::string* CompressedTensorsConfig::ignored(std::string_view name, int role) const {

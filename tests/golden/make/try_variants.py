@@ -320,6 +320,37 @@ def build():
     add("gptq-all-plain", c, QG(), *model(c, gptq(32), only=lambda P: False))
     k = config(arch="Mistral", sliding_window=None); add("mistral-awq", k, QA(32), *model(k, awq(32)))
     k = config(torch_dtype=None, dtype="torch.float16"); add("dtype-with-prefix", k, QG(), *model(k, gptq(32)))
+    # matrices that are computed together and differ: in bits, in zero points, in order, in being quantized at all
+    last = lambda P: P.rsplit(".", 1)[1]
+    F8 = dict(quant_method="fp8", activation_scheme="dynamic"); N4 = dict(quant_method="bitsandbytes", load_in_4bit=True, bnb_4bit_quant_type="nf4")
+    add("gptq-bits-in-qkv", c, QG(dynamic={r".*q_proj": {"bits": 8}, r".*up_proj": {"bits": 8, "group_size": 16}}), *model(c, lambda P: gptq(32, 8) if last(P) == "q_proj" else gptq(16, 8) if last(P) == "up_proj" else gptq(32)))
+    add("gptq-sym-in-qkv", c, QG(dynamic={r".*k_proj": {"sym": False}}), *model(c, lambda P: gptq(32, sym=last(P) != "k_proj")))
+    add("gptq-order-in-qkv", c, QG(dynamic={r".*(q|up)_proj": {"desc_act": True}}), *model(c, lambda P: gptq(32, order="shuffled" if last(P) in ("q_proj", "up_proj") else None)))
+    for bare in ("q_proj", "k_proj", "gate_proj"):
+        for name, qc, make in (("gptq", QG(), gptq(32)), ("awq", QA(), awq(32)), ("fp8", F8, fp8("tensor")), ("nf4", N4, nf4()), ("ct", ct(dict(group_0=group(CW())), "pack-quantized", ignore=[f"re:.*{bare}"]), ct_int())):
+            add(f"{name}-{bare}-plain", c, qc, *model(c, make, only=lambda P: last(P) != bare))
+    # rules in the names of what engines compute together (vllm#31623, GPTQModel#1485)
+    add("ct-fused-targets", c, ct(dict(group_0=group(F8W("channel"), ["re:.*qkv_proj", "re:.*o_proj"], format="float-quantized"), group_1=group(CW(), ["re:.*gate_up_proj", "re:.*down_proj"], format="pack-quantized")), "mixed-precision"),
+        *model(c, lambda P: fp8("row", "BF16") if attn(P) else ct_int()))
+    add("gptq-fused-dynamic", c, QG(dynamic={r".*gate_up_proj": {"bits": 8}, r"-:.*qkv_proj": {}}), *model(c, lambda P: gptq(32, 8 if last(P) in ("gate_proj", "up_proj") else 4), only=lambda P: last(P) not in ("q_proj", "k_proj", "v_proj")))
+    # heads and embeddings of their own kinds, tied and not (sglang#38143)
+    for k in (c, config(tie_word_embeddings=False)):
+        how = "tied" if k["tie_word_embeddings"] else "untied"
+        add(f"awq-head-{how}", k, QA(lm_head=True), *model(k, awq(32), head=awq(32)))
+        add(f"fp8-block-head-{how}", k, dict(F8, weight_block_size=[32, 32]), *model(k, fp8("block", block=32), head=fp8("block", block=32)))
+        add(f"ct-head-of-other-bits-{how}", k, ct(dict(group_0=group(CW(), ["re:.*layers.*"]), group_1=group(CW(8, None), ["lm_head"])), "pack-quantized", ignore=[]), *model(k, ct_int(), head=ct_int(8, None)))
+        add(f"gptq-head-of-other-bits-{how}", k, QG(lm_head=True, dynamic={"lm_head": {"bits": 8}}), *model(k, gptq(32), head=gptq(32, 8)))
+        add(f"ct-embedding-group-{how}", k, ct(dict(group_0=group(CW()), group_1=group(CW(8, None), ["Embedding"])), "pack-quantized"), *model(k, ct_int(), embed=ct_int(8, None)))
+        add(f"ct-embedding-alone-{how}", k, ct(dict(group_0=group(CW(), ["Embedding"])), "pack-quantized"), *model(k, ct_int(), only=lambda P: False, embed=ct_int()))
+    # W4A8: four bits in bytes; two MX widths (llm-compressor#2730); a global scale in the model's own dtype
+    def bytes4(n, k): q = rng.integers(-8, 8, (n, k)); s = bf16_value(rng.random((n, k // 32)) * .02 + .001); return dict(weight=q.astype(I8), weight_scale=bf16(s)), (q.astype(F32) * np.repeat(s, 32, 1)).astype(F32)
+    for fmt in ("int-quantized", "naive-quantized"): add(f"ct-w4-{fmt}", c, ct(dict(group_0=group(CW())), fmt), *model(c, bytes4))
+    MX = dict(num_bits=4, type="float", symmetric=True, strategy="group", group_size=32, scale_dtype="torch.uint8", dynamic=False)
+    def mxfp8(n, k): q = codes8(n, k); b = rng.integers(115, 127, (n, k // 32)).astype(U8); return dict(weight=Raw("F8_E4M3", q), weight_scale=b), (E4M3[q] * np.repeat((b.astype(np.uint32) << 23).view(F32), 32, 1)).astype(F32)
+    add("ct-mxfp4-and-8", c, ct(dict(group_0=group(MX, ["re:.*mlp.*"], format="mxfp4-pack-quantized"), group_1=group(dict(MX, num_bits=8), ["re:.*attn.*"], format="mxfp8-quantized")), "mixed-precision", version="0.19.0"), *model(c, lambda P: mxfp8 if attn(P) else mxfp4()))
+    T, W = model(c, nvfp4()); add("ct-nvfp4-bf16-global", c, ct(dict(group_0=group(dict(MX, strategy="tensor_group", group_size=16))), "nvfp4-pack-quantized"), {k: bf16(t) if k.endswith("global_scale") else t for k, t in T.items()}, W)
+    # the text model of a wrapper, under another name of its config (vllm#13343)
+    T, W = model(c, awq(32)); add("awq-in-llm_config", dict(architectures=["InternVLChatModel"], llm_config=dict(c, quantization_config=QA())), None, {"language_model." + k: t for k, t in T.items()}, W)
     # stored together
     T, W = model(c, None, only=lambda P: False)
     add("plain-fused-gate-up", c, None, fuse(T, "mlp", ("gate_proj", "up_proj"), "gate_up_proj"), W)
