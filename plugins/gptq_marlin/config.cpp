@@ -37,6 +37,14 @@ std::string autoround_pattern(const std::string& key) {
   return key.find_first_of("*+?^$()[]{}|\\") == std::string::npos ? key : "re:.*(?:" + key + ")";
 }
 
+// What AutoRound packed for: packing_format, or in files of before that key `backend`, which else is a reader's wish.
+std::string autoround_packing(const ConfigView& view) {
+  if (const auto packing = view.text("packing_format")) return lower(*packing);
+  const std::string backend = lower(view.text("backend").value_or(""));
+  const auto names = [&](const char* text) { return backend.starts_with(text); };
+  return names("auto_round:") || names("auto-round:") || names("autoround:") ? backend : "auto_round:auto_gptq";
+}
+
 }  // namespace
 
 const char* disk_format_text(DiskFormat f) {
@@ -61,11 +69,14 @@ Config Config::read(qe_cfg cfg) {
 
   std::string label = lower(view.text("checkpoint_format").value_or(view.text("format").value_or("gptq")));
   if (c.dialect == Dialect::kAutoRound) {
-    const std::string packing = lower(view.text("packing_format").value_or("auto_round:auto_gptq"));
-    if (packing.find("gptq") == std::string::npos && packing != "auto_round")
-      complain("packing_format is " + packing + "; supported: auto_round:auto_gptq");
+    const std::string packing = autoround_packing(view);
+    const auto packs = [&](const char* kind) { return packing.find(kind) != std::string::npos; };
+    const bool own = packing == "auto_round" || packs("exllamav2") || packs("triton");
+    if (!packs("gptq") && !own) complain("packing_format is " + packing + "; supported: auto_round, auto_round:auto_gptq, auto_round:gptqmodel");
     if (const auto type = view.text("data_type"); type && lower(*type) != "int") complain("data_type is " + *type + "; supported: int");
-    if (label.starts_with("auto_round")) label = "gptq";
+    // Its own packing and GPTQModel's keep zero points as they are, AutoGPTQ's one less.
+    if (label.starts_with("auto_round") || (!view.has("checkpoint_format") && !view.has("format")))
+      label = packs("gptqmodel") || !packs("gptq") ? "gptq_v2" : "gptq";
   }
   if (method == "marlin" || view.flag("is_marlin_format", false)) label = "marlin";
   if (label == "gptq") {

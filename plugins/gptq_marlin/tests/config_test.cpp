@@ -41,6 +41,7 @@ TEST(GptqDetect, ScoresEachDialectAndNamesWhatItCannotRead) {
       {{{"quant_method", "marlin"}, {"group_size", 128}}, 1000, "marlin"},
       {{{"quant_method", "auto-round"}, {"bits", 4}, {"group_size", 128}, {"sym", true}, {"data_type", "int"}, {"packing_format", "auto_round:auto_gptq"}}, 900, "auto-round"},
       {{{"quant_method", "auto-round"}, {"bits", 4}, {"group_size", 128}, {"packing_format", "auto_round:auto_awq"}}, 0, "auto_round:auto_awq"},
+      {{{"quant_method", "auto-round"}, {"bits", 8}, {"group_size", 128}, {"packing_format", "auto_round:fp8_static"}}, 0, "auto_round:fp8_static"},
       {{{"quant_method", "auto-round"}, {"bits", 4}, {"group_size", 32}, {"data_type", "mx_fp4"}}, 0, "data_type is mx_fp4"},
       {with(gptq(), {{"bits", 0}}), 0, "bits is 0; supported: 2 to 8"},
       {with(gptq(), {{"bits", nullptr}}), 0, "bits is absent"},

@@ -423,6 +423,25 @@ TEST_P(PackQuantized, GivesScaleTimesCodeMinusZero) {
   expect_weights(plugin, host, kName, QE_ROLE_UP, w);
 }
 
+// AutoRound keeps zero points as they are in its own packing and in GPTQModel's, and one less in AutoGPTQ's. Asymmetric
+// weights do not tell which it was: the configuration does.
+TEST(AutoRound, ZeroPointsAreThoseOfThePacking) {
+  struct Case {
+    const char *key, *value, *format;
+  };
+  for (const Case& c : {Case{"packing_format", "auto_round:auto_gptq", "gptq"}, {"packing_format", "auto_round:gptqmodel", "gptq_v2"}, {"packing_format", "auto_round", "gptq_v2"},
+                        {"packing_format", "auto_round:tritonv2", "gptq_v2"}, {"backend", "auto_round:exllamav2", "gptq_v2"}, {"backend", "autoround:exllamav2", "gptq_v2"},
+                        {"backend", "auto_round:gptq:exllamav2", "gptq"}, {"backend", "auto", "gptq"}, {"backend", "gptqmodel:exllamav2", "gptq"}}) {
+    SCOPED_TRACE(c.value);
+    const std::int64_t n = 40, k = 64;
+    MockHost host;
+    host.config = {{"quant_method", "auto-round"}, {"bits", 4}, {"group_size", 32}, {"sym", false}, {"data_type", "int"}, {c.key, c.value}};
+    const WeightCheck w = make_gptq(host, kName, {4, c.format, false, 32, n, k, QE_F16, Order::kPlain}, 17);
+    LoadedPlugin plugin(library(), host);
+    expect_weights(plugin, host, kName, QE_ROLE_UP, w);
+  }
+}
+
 // Some writers store zero points of symmetric weights: half of the range, or nothing.
 TEST(PackQuantizedZeroPoints, OfSymmetricWeightsMustStandForZero) {
   const std::int64_t n = 40, k = 64;

@@ -243,6 +243,9 @@ def build():
     add("gptq-strings", c, QG(bits="4"), *model(c, gptq(32))[:1], r"E[23]\d\d.*bits")
     add("autoround", c, dict(quant_method="auto-round", bits=4, group_size=32, sym=True, data_type="int", packing_format="auto_round:auto_gptq", block_name_to_quantize="model.layers",
                              extra_config={"model.layers.0.self_attn.v_proj": {"bits": 16}}), *model(c, gptq(32), only=lambda P: "v_proj" not in P))
+    for packing, version in (("auto_round:auto_gptq", 1), ("auto_round:gptqmodel", 2), ("auto_round", 2)):
+        add(f"autoround-asym-{packing}", c, dict(quant_method="auto-round", bits=4, group_size=32, sym=False, data_type="int", packing_format=packing), *model(c, gptq(32, sym=False, version=version)))
+    add("autoround-asym-backend", c, dict(quant_method="intel/auto-round", bits=4, group_size=32, sym=False, data_type="int", backend="auto_round:exllamav2"), *model(c, gptq(32, sym=False, version=2, order="absent")))
     add("autoround-intel-awq", c, dict(quant_method="intel/auto-round", bits=4, group_size=32, sym=False, data_type="int", packing_format="auto_round:auto_awq"), *model(c, awq(32)))
     for g in (32, 16, 48, -1):
         for zero in (True, False):
